@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pymc_rmhmc.diagnostics.result_statistics import (
+    Seconds,
+    Timing,
     common_variables,
+    four_digits,
+    labels_of,
     posteriors_of,
     sampler_unknown,
+    seconds_of,
     stacked,
     statistic,
     statistics_held,
 )
-from pymc_rmhmc.diagnostics.seconds import Seconds, Timing, seconds_of
-from pymc_rmhmc.diagnostics.table import ComparisonTable
 from pymc_rmhmc.errors import ConfigurationError, DataError
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["compare", "parameter_tables"]
+__all__ = ["ComparisonTable", "compare", "parameter_tables"]
+
 
 # Draws a chain, of which ArviZ makes an ESS or an R-hat.
 FEWEST_DRAWS = 4
@@ -30,7 +35,7 @@ FEWEST_DRAWS = 4
 
 @called_as('compare({"RMHMC": idata, "NUTS": other})')
 def compare(
-    results: Mapping[str, Any],
+    results: Mapping[str, xr.DataTree],
     timings: Mapping[str, Timing] | None = None,
     *,
     var_names: list[str] | str | None = None,
@@ -121,7 +126,7 @@ def compare(
     return frame
 
 
-def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def parameter_tables(datasets: Mapping[str, xr.Dataset]) -> dict[str, pd.DataFrame]:
     """Return every result's table of scalar parameters, without those that moved in no result (constants)."""
     tables = {name: _parameter_table(dataset) for name, dataset in datasets.items()}
     means = np.array([table["mean"] for table in tables.values()])
@@ -132,7 +137,7 @@ def parameter_tables(datasets: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     return {name: table[varies] for name, table in tables.items()}
 
 
-def _parameter_table(dataset: Any) -> pd.DataFrame:
+def _parameter_table(dataset: xr.Dataset) -> pd.DataFrame:
     """Compute mean, Monte Carlo error, ESS and R-hat of every scalar parameter, and whether it moved."""
     parts = []
     for name in dataset.data_vars:
@@ -149,8 +154,7 @@ def _parameter_table(dataset: Any) -> pd.DataFrame:
         flat["moved"] = np.ravel((values != values[:, :1]).any(axis=(0, 1)))
         # ArviZ calls draws that never moved independent: they say nothing.
         flat.update({key: np.where(flat["moved"], flat[key], 0.0) for key in ("bulk", "tail")})
-        labels = [f"{name}{list(map(int, i)) if i else ''}" for i in np.ndindex(one[name].shape[2:])]
-        parts.append(pd.DataFrame(flat, index=labels))
+        parts.append(pd.DataFrame(flat, index=labels_of(str(name), one[name].shape[2:])))
     return pd.concat(parts)
 
 
@@ -163,13 +167,13 @@ def _note_draws(name: str, table: pd.DataFrame, notes: list[str]) -> None:
         notes.append(f"{name}: {_counted(broken)} has draws that are not finite.")
 
 
-def _counted(parameters: Any) -> str:
+def _counted(parameters: pd.Index) -> str:
     """Name the first of some parameters, and say of how many."""
     n = len(parameters)
     return str(parameters[0]) if n == 1 else f"each of {n} parameters ({parameters[0]} first)"
 
 
-def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
+def _note_unknown(name: str, row: Mapping[str, float], notes: list[str]) -> None:
     """Say why a figure is not known that no draw, and no time, is to blame for."""
     draws = row["draws"]
     if draws < FEWEST_DRAWS:
@@ -183,10 +187,10 @@ def _note_unknown(name: str, row: dict[str, Any], notes: list[str]) -> None:
 
 
 def _row(
-    idata: Any, table: pd.DataFrame, against: pd.DataFrame, seconds: Seconds, sampler: int | None
-) -> dict[str, Any]:
+    idata: xr.DataTree, table: pd.DataFrame, against: pd.DataFrame, seconds: Seconds, sampler: int | None
+) -> dict[str, float]:
     """Compute one result's figures."""
-    sizes = idata["posterior"].dataset.sizes
+    sizes = idata.children["posterior"].dataset.sizes
     # A parameter whose ESS is unknown makes the smallest unknown: leaving it out would flatter the sampler.
     ess = table[["bulk", "tail"]].min(skipna=False)
     smallest = float(ess.min(skipna=False))
@@ -206,18 +210,10 @@ def _row(
         "ESS/s": smallest / seconds.whole,
         "ESS/s (sampling)": smallest / seconds.sampling,
         "R-hat max": float(table["rhat"].max(skipna=False)),
-        "E-BFMI min": _ebfmi(_energies(idata, sampler)),
+        "E-BFMI min": _ebfmi(statistics_held(idata, "energy", sampler)),
         "failures": _failures(idata, sampler),
         "mean difference": float(difference.max(skipna=False)),
     }
-
-
-def _energies(idata: Any, sampler: int | None) -> list[np.ndarray]:
-    """Return the energies (chain, draw) of the sampler that is chosen, or of all that are RMHMC's."""
-    if sampler is None:
-        return statistics_held(idata, "energy")
-    chosen = statistic(idata, "energy", sampler)
-    return [] if chosen is None else [chosen]
 
 
 def _ebfmi(energies: Sequence[np.ndarray]) -> float:
@@ -232,7 +228,7 @@ def _ebfmi(energies: Sequence[np.ndarray]) -> float:
     return float(np.ma.filled(fractions, np.nan).min())
 
 
-def _failures(idata: Any, sampler: int | None) -> float:
+def _failures(idata: xr.DataTree, sampler: int | None) -> float:
     """Count failed trajectories, or divergences of samplers that do not count failures.
 
     Of a sampler that is chosen its divergences, where failures are those of one alone and nothing says which.
@@ -245,3 +241,44 @@ def _failures(idata: Any, sampler: int | None) -> float:
         if values is not None:
             return int((np.nan_to_num(values.astype(float)) > 0).sum())
     return float("nan")
+
+
+# Letters in a line: a wider table is turned.
+WIDTH = 80
+
+
+class ComparisonTable(pd.DataFrame):
+    """What `compare` returns: a `pandas.DataFrame` that shows four digits, and ``attrs["notes"]`` below.
+
+    The values keep all their digits, and so do tables that are made of it (``.T``, some of its columns).
+    """
+
+    @property
+    def _constructor(self) -> type[ComparisonTable]:
+        return ComparisonTable
+
+    def _shown(self) -> pd.DataFrame:
+        """Return the same table with text in it."""
+        return pd.DataFrame(self.map(four_digits).to_numpy(dtype=object), index=self.index, columns=self.columns)
+
+    @property
+    def _notes(self) -> list[str]:
+        return list(self.attrs.get("notes", ()))
+
+    def __repr__(self) -> str:
+        # Pandas would leave columns out of a wide table, and wrap it only in a terminal.
+        table = self._shown()
+        text = table.to_string()
+        if text.find("\n") > WIDTH:
+            turned = table.T if len(table) < len(table.columns) else table
+            text = turned.to_string(line_width=WIDTH)
+        return "\n".join([text, *(f"Note: {note}" for note in self._notes)])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        # Pandas returns nothing where a notebook is not to have HTML.
+        table = self._shown()._repr_html_() or ""
+        notes = "<br>".join(html.escape(f"Note: {note}") for note in self._notes)
+        return f"{table}\n<p>{notes}</p>" if notes else table
+

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import arviz as az
 import numpy as np
+import pandas as pd
+import xarray as xr
 from scipy.stats import rankdata
 
 from pymc_rmhmc.diagnostics.compare import parameter_tables
-from pymc_rmhmc.diagnostics.result_statistics import common_variables, posteriors_of, statistic
-from pymc_rmhmc.diagnostics.seconds import timeline_of
+from pymc_rmhmc.diagnostics.result_statistics import common_variables, labels_of, posteriors_of, statistic, timeline_of
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.usage import called_as
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["plot_compare"]
 
@@ -27,12 +32,12 @@ WHITENED = "_rotated_"
 
 @called_as('plot_compare({"RMHMC": idata, "NUTS": other})')
 def plot_compare(
-    results: Mapping[str, Any],
+    results: Mapping[str, xr.DataTree],
     *,
     var_names: list[str] | str | None = None,
     n_parameters: int = 3,
     sampler: int | None = None,
-) -> Any:
+) -> Figure:
     """Draw samplers side by side.
 
     Parameters
@@ -97,24 +102,32 @@ def plot_compare(
     _draw_energy(figure.add_subplot(grid[-1, :2]), energies, colours)
     growth = {name: _growth(np.stack([values[p] for p in worst], -1)) for name, values in flat.items()}
     by_draws = figure.add_subplot(grid[-1, 2:4])
-    _draw_growth(by_draws, growth, {name: len(next(iter(flat[name].values()))) for name in flat}, colours)
-    _draw_growth_in_time(figure.add_subplot(grid[-1, 4:], sharey=by_draws), growth, results, colours)
+    n_chains = {name: len(next(iter(values.values()))) for name, values in flat.items()}
+    _draw_growth(by_draws, {name: (counts * n_chains[name], ess) for name, (counts, ess) in growth.items()}, colours)
+    by_draws.set(title="smallest ESS (bulk or tail)\nof the parameters above", xlabel="draws, all chains")
+    by_seconds, timed = figure.add_subplot(grid[-1, 4:], sharey=by_draws), _in_seconds(growth, results)
+    _draw_growth(by_seconds, timed, colours)
+    by_seconds.set(title="the same,\nin seconds after tuning", xlabel="seconds, without compiling")
+    if len(timed) < len(growth):
+        said = f"no times recorded: {', '.join(name for name in growth if name not in timed)}"
+        beside = {"ha": "right", "va": "bottom", "fontsize": "small", "color": "0.4"}
+        by_seconds.text(0.98, 0.04, said, transform=by_seconds.transAxes, **beside)
     handles = [by_draws.plot([], [], color=colours[name], lw=2, label=name)[0] for name in results]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return figure
 
 
-def _flatten(dataset: Any, names: list[str]) -> dict[str, np.ndarray]:
+def _flatten(dataset: xr.Dataset, names: list[str]) -> dict[str, np.ndarray]:
     """Return the draws (chain, draw) of every scalar parameter, named as in `parameter_tables`."""
-    flat = {}
+    flat: dict[str, np.ndarray] = {}
     for name in names:
         values = dataset[name].values
-        for index in np.ndindex(values.shape[2:]):
-            flat[f"{name}{list(map(int, index)) if index else ''}"] = values[(slice(None), slice(None), *index)]
+        scalars = values.reshape(*values.shape[:2], -1)
+        flat |= {label: scalars[:, :, i] for i, label in enumerate(labels_of(name, values.shape[2:]))}
     return flat
 
 
-def _worst_parameters(tables: dict[str, Any], flat: dict[str, dict[str, np.ndarray]], count: int) -> list[str]:
+def _worst_parameters(tables: dict[str, pd.DataFrame], flat: dict[str, dict[str, np.ndarray]], count: int) -> list[str]:
     """Choose the parameters whose smallest ESS over results and kinds is smallest, worst first.
 
     Of those with the same ranks, such as a value and its logarithm, the one that comes first in the results.
@@ -138,12 +151,12 @@ def _ranks_of(draws: Iterable[np.ndarray]) -> bytes:
     return bytes(min(ranks.tobytes(), (ranks.size + 1.0 - ranks).tobytes()))
 
 
-def _tidy(axis: Any) -> None:
+def _tidy(axis: Axes) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
 
 
-def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
+def _draw_ranks(axis: Axes, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
     """Plot histograms of pooled ranks, scaled so that agreement is 1 everywhere."""
     pooled = np.concatenate([values.ravel() for values in draws.values()])
     # Equal draws share a rank: taken in order, ties (discrete variables) would set agreeing samplers apart.
@@ -161,7 +174,7 @@ def _draw_ranks(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str]
     _tidy(axis)
 
 
-def _draw_autocorrelation(axis: Any, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
+def _draw_autocorrelation(axis: Axes, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
     """Plot the mean autocorrelation over chains."""
     for name, values in draws.items():
         lags = min(MAX_LAG, values.shape[1] - 1)
@@ -181,7 +194,7 @@ def _autocorrelation(chain: np.ndarray, lags: int) -> np.ndarray:
     return covariance / covariance[0] if covariance[0] > 0 else np.zeros(lags + 1)
 
 
-def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dict[str, str]) -> None:
+def _draw_energy(axis: Axes, energies: dict[str, np.ndarray | None], colours: dict[str, str]) -> None:
     """Plot the energy's marginal (filled) and transitions (line): alike if the momentum's refreshment suffices."""
     shown = 0
     for name, energy in energies.items():
@@ -191,7 +204,7 @@ def _draw_energy(axis: Any, energies: dict[str, np.ndarray | None], colours: dic
         marginal = (energy - np.nanmean(energy)).ravel()
         steps = np.diff(energy, axis=1).ravel()
         low, high = np.nanquantile(marginal, (0.001, 0.999))
-        bins = np.linspace(low, high, 40)
+        bins = np.linspace(low, high, 40).tolist()
         axis.hist(marginal, bins=bins, density=True, color=colours[name], alpha=0.25)
         axis.hist(steps, bins=bins, density=True, histtype="step", color=colours[name], lw=1.6)
         shown += 1
@@ -209,35 +222,24 @@ def _growth(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
     return counts, [_smallest_ess(values[:, :count]) for count in counts]
 
 
-def _draw_growth(
-    axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], n_chains: dict[str, int], colours: dict[str, str]
-) -> None:
-    """Plot the smallest ESS of the shown parameters against the number of draws."""
-    for name, (counts, sizes) in growth.items():
-        axis.plot(counts * n_chains[name], sizes, color=colours[name], lw=1.6, marker=".", ms=5)
-    axis.set(title="smallest ESS (bulk or tail)\nof the parameters above", ylim=(0, None), xlim=(0, None))
-    axis.set(xlabel="draws, all chains", ylabel="effective draws")
+def _draw_growth(axis: Axes, curves: dict[str, tuple[np.ndarray, list[float]]], colours: dict[str, str]) -> None:
+    """Plot the smallest ESS of the parameters that are shown against what it took."""
+    for name, (costs, sizes) in curves.items():
+        axis.plot(costs, sizes, color=colours[name], lw=1.6, marker=".", ms=5)
+    axis.set(ylabel="effective draws", ylim=(0, None), xlim=(0, None))
     _tidy(axis)
 
 
-def _draw_growth_in_time(
-    axis: Any, growth: dict[str, tuple[np.ndarray, list[float]]], results: Mapping[str, Any], colours: dict[str, str]
-) -> None:
-    """Plot the smallest ESS against the seconds that the draws took."""
-    without = []
+def _in_seconds(
+    growth: dict[str, tuple[np.ndarray, list[float]]], results: Mapping[str, xr.DataTree]
+) -> dict[str, tuple[np.ndarray, list[float]]]:
+    """Return seconds in place of numbers of draws per chain, of the results that have recorded times."""
+    found = {}
     for name, (counts, sizes) in growth.items():
         timeline = timeline_of(results[name])
-        if timeline is None or timeline.ends.shape[1] < counts[-1]:
-            without.append(name)
-            continue
-        seconds = [timeline.seconds(int(count)) for count in counts]
-        axis.plot(seconds, sizes, color=colours[name], lw=1.6, marker=".", ms=5)
-    axis.set(title="the same,\nin seconds after tuning", ylim=(0, None), xlim=(0, None))
-    axis.set(xlabel="seconds, without compiling", ylabel="effective draws")
-    if without:
-        said = f"no times recorded: {', '.join(without)}"
-        axis.text(0.98, 0.04, said, ha="right", va="bottom", fontsize="small", color="0.4", transform=axis.transAxes)
-    _tidy(axis)
+        if timeline is not None and timeline.ends.shape[1] >= counts[-1]:
+            found[name] = np.array([timeline.seconds(int(count)) for count in counts]), sizes
+    return found
 
 
 def _smallest_ess(values: np.ndarray) -> float:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.forms.components import GaussianComponent, LatentReader, LatentRow
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, shared_inputs
+from pymc_rmhmc.model.graph.linear_form import SourceMap
 from pymc_rmhmc.model.observed.designs import PlainReading
 from pymc_rmhmc.model.observed.observation import Observation
 from pymc_rmhmc.model.observed.observations import AffineReader, RegisteredReader
@@ -26,7 +29,7 @@ from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.observed.unregistered_readers import PredictedReader, UnregisteredReader
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, has_own_initval
 
-__all__ = ["CompiledBlock", "CompiledModel", "GaussianComponent", "GaussianPrior", "compile_model"]
+__all__ = ["CompiledBlock", "CompiledModel", "GaussianPrior", "compile_model"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -45,10 +48,6 @@ class CompiledBlock:
 
     Attributes
     ----------
-    name : str
-        The latent functions' names.
-    n_sites, n_latent : int
-        How many sites and latent values.
     sites_are_latents : bool
         Whether every site is one latent value, in order.
     slices : tuple of (str, slice)
@@ -80,8 +79,8 @@ class CompiledBlock:
             self.n_sites = sum(o.form(point, self._shapes).offset.size for o in observations)
         affine = [o for o in self._observations if isinstance(o, AffineReader)]
         predictors = [] if self.sites_are_latents else [i for o in affine for i in o.predictor_inputs]
-        self.prior_inputs = _unique([i for r in self._readers for i in r.inputs] + predictors)
-        self.likelihood_inputs = _unique([i for o in self._observations for i in o.inputs])
+        self.prior_inputs = tuple(dict.fromkeys([*(i for r in self._readers for i in r.inputs), *predictors]))
+        self.likelihood_inputs = tuple(dict.fromkeys(i for o in self._observations for i in o.inputs))
         self.likelihood(point)  # data that cannot be used are found here
 
     @property
@@ -102,20 +101,10 @@ class CompiledBlock:
         return GaussianPrior(tuple(components), np.zeros(self.n_sites))
 
     def likelihood(self, point: Point, plain: PlainReading | None = None) -> SiteLikelihood:
-        """Return the likelihood at a point, bound to the data as they are now.
+        """Return the likelihood at a point, bound to the data as they are now; raise if these cannot be used.
 
-        Parameters
-        ----------
-        point : dict
-            The model's value variables.
-        plain : PlainReading, optional
-            Which values observations read once a scale has been taken for a part of the latents: the sites of this
-            likelihood are then these, where by themselves they would be observations.
-
-        Raises
-        ------
-        DataError
-            If data, parameters or offsets cannot be used.
+        `plain` says which values observations read once a scale has been taken for a part of the latents: the sites of
+        this likelihood are then these, where by themselves they would be observations.
         """
         if plain is not None and not self.sites_are_latents:
             held = zip(self._observations, plain.sites, strict=True)
@@ -134,13 +123,7 @@ class CompiledBlock:
         return SiteLikelihood(self.n_sites, terms)
 
     def check_inputs(self, point: Point) -> None:
-        """Look for inputs of the priors that cannot be used, whatever the hyperparameters.
-
-        Raises
-        ------
-        DataError, CovarianceError
-            If there are any.
-        """
+        """Raise a `DataError` or `CovarianceError` for inputs of no use in priors, whatever the hyperparameters."""
         for reader in self._readers:
             reader.check_inputs(point)
 
@@ -149,7 +132,7 @@ class CompiledBlock:
         held = [s for part in (*self._readers, *self._observations) for s in part.shared]
         return {str(s.name): np.shape(s.get_value(borrow=True)) for s in held}
 
-    def _site_of(self, maps: Sequence[Any]) -> NDArray[np.int64]:
+    def _site_of(self, maps: Sequence[SourceMap]) -> NDArray[np.int64]:
         """Return each observation's site, from the source positions that it reads; -1 for another block's."""
         row = self._rows[0]
         lookup = np.full(int(np.prod(self._shapes[row.latent])), -1)
@@ -183,18 +166,10 @@ class CompiledBlock:
 
 
 class CompiledModel(NamedTuple):
-    """Blocks, and the rest of the model's log density.
+    """Blocks, and the rest of the model's log density: everything but the blocks' priors and likelihoods.
 
-    Attributes
-    ----------
-    blocks : tuple of CompiledBlock
-        The latent Gaussian blocks; rows that nothing connects are blocks of their own.
-    own_initval : tuple of bool
-        For each block, whether the model gives one of its variables an `initval`.
-    rest_inputs : tuple of str
-        The value variables that the rest depends on.
-    rest_log_density : callable
-        From a point to everything in the model's log density but the blocks' priors and likelihoods.
+    Rows that nothing connects are blocks of their own. `own_initval` says for each block whether the model gives one of
+    its variables an `initval`, and `rest_inputs` has the value variables that the rest depends on.
     """
 
     blocks: tuple[CompiledBlock, ...]
@@ -206,22 +181,14 @@ class CompiledModel(NamedTuple):
 def compile_model(
     structure: ModelStructure,
     point: Point | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     *,
     with_rest: bool = True,
 ) -> CompiledModel:
     """Turn a model's structure into functions.
 
-    Parameters
-    ----------
-    structure : ModelStructure
-        From `read_structure`.
-    point : dict, optional
-        Where shapes are taken and data checked; by default the model's initial point.
-    compile_kwargs : dict, optional
-        For the function of the rest of the log density, where that is not constant.
-    with_rest : bool
-        Whether that function is wanted.
+    Shapes are taken and data checked at the point, by default the model's initial one. The `compile_kwargs` are for the
+    function of the rest of the log density, if that is wanted and not constant.
 
     Raises
     ------
@@ -243,7 +210,7 @@ def compile_model(
 
 
 def _make_reader(
-    model: pm.Model, observation: Observation, sources: Sequence[Any], shapes: Sequence[tuple[int, ...]],
+    model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
     point: Point,
 ) -> ObservationReader:
     """Make the reader that fits an observation of sources with the given shapes."""
@@ -272,14 +239,14 @@ def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[Co
 
 
 def _compile_rest(
-    structure: ModelStructure, compile_kwargs: dict[str, Any]
+    structure: ModelStructure, compile_kwargs: dict[str, object]
 ) -> tuple[tuple[str, ...], Callable[[Point], float]]:
     """Compile the log density of everything that is not in a block; it is a constant if nothing in it is free."""
     model = structure.model
     if not structure.rest:
         return (), _Constant(0.0)
     log_density = model.logp(vars=structure.rest, sum=True)
-    held = set(pytensor.graph.traversal.ancestors([log_density]))
+    held = set(ancestors([log_density]))
     values = [v for v in model.value_vars if v in held]
     if not values:
         constant = pytensor.function([], log_density, mode=PYTHON_MODE)
@@ -299,12 +266,10 @@ class _Constant:
 
 @dataclass
 class _Rest:
-    function: Any
+    function: Callable[..., np.ndarray]
     names: tuple[str, ...]
 
     def __call__(self, point: Point) -> float:
         return float(self.function(*(point[name] for name in self.names)))
 
 
-def _unique(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pymc as pm
@@ -18,7 +17,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed, shown
 from pymc_rmhmc.model.compile import CompiledModel, compile_model
-from pymc_rmhmc.model.forms.linear_normals import linear_normals
 from pymc_rmhmc.model.graph.graphs import Evaluator, shared_inputs
 from pymc_rmhmc.model.observed.observation import UNOBSERVED
 from pymc_rmhmc.model.structure import ModelStructure, read_structure
@@ -33,7 +31,7 @@ type Point = dict[str, np.ndarray]
 HOW = 'Write point={"lengthscale": 0.5}, with the names and the shapes of the free variables.'
 
 
-def point_of(model: pm.Model, given: Any) -> Point:
+def point_of(model: pm.Model, given: object) -> Point:
     """Return a point of all value variables: the model's initial one, but for what is given.
 
     Parameters
@@ -80,7 +78,7 @@ def point_of(model: pm.Model, given: Any) -> Point:
     return point
 
 
-def _checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+def _checked(name: str, value: object, shape: tuple[int, ...]) -> Array:
     """Return one value as an array; raise unless it is finite and has the right shape."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -95,13 +93,7 @@ def _checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
 
 
 def check_can_be_given(model: pm.Model) -> None:
-    """Raise for variables that cannot be held at a value.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a free variable is discrete, or stands for missing data.
-    """
+    """Raise an `UnsupportedModelError` for free variables that are discrete, or stand for missing data."""
     missing = [str(v.name) for v in model.free_RVs if str(v.name).endswith(UNOBSERVED)]
     if missing:
         raise UnsupportedModelError(
@@ -121,12 +113,11 @@ def compile_widest(structure: ModelStructure, point: Point) -> tuple[ModelStruct
 
     Given everything else these have a Gaussian prior too, and nothing is gained by holding them.
     """
-    model, variables = structure.model, structure.variables
-    found = [v for v in linear_normals(model, variables, predictors=bool(structure.predictors)) if v not in variables]
+    variables, found = structure.variables, structure.coefficients
     # Rows are read apart, and with something beside them as one vector.
     if found and all(v.ndim < 2 for v in variables):
         with contextlib.suppress(UnsupportedModelError):
-            wider = read_structure(model, [*variables, *found], predictors=structure.predictors)
+            wider = read_structure(structure.model, [*variables, *found], no_predictors=structure.no_predictors)
             return wider, compile_model(wider, point, with_rest=False)
     return structure, compile_model(structure, point, with_rest=False)
 
@@ -134,14 +125,10 @@ def compile_widest(structure: ModelStructure, point: Point) -> tuple[ModelStruct
 def observed_elsewhere(structure: ModelStructure, point: Point) -> float:
     """Return the log density of observed variables and potentials that read no block, at a point.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If what reads a block is not observed: its value at the point would count as data.
+    What reads a block must be observed: its value at the point would count as data.
     """
     model = structure.model
-    readers = [o.variable for block in structure.blocks for o in block.observations]
-    unobserved = [str(v.name) for v in readers if v in model.free_RVs]
+    unobserved = [str(o.variable.name) for o in structure.observations if o.variable in model.free_RVs]
     if unobserved:
         raise UnsupportedModelError(
             f"{listed(unobserved)}: the prior depends on the latent values, so that a value of it would count as data. "
@@ -162,19 +149,11 @@ def given_values(structure: ModelStructure, point: Point) -> dict[str, Array]:
 
 
 class LatentDraws:
-    """From draws of latent values to draws of every free variable and deterministic, all else held at a point.
-
-    Parameters
-    ----------
-    structure : ModelStructure
-        The model and its blocks.
-    point : dict
-        Of the value variables.
-    """
+    """From draws of latent values to draws of every free variable and deterministic, all else held at a point."""
 
     def __init__(self, structure: ModelStructure, point: Point) -> None:
         self._model, self._point = structure.model, point
-        self._function: Any = None
+        self._function: Callable[..., list[np.ndarray]] | None = None
         self._latents = [str(value.name) for value in structure.value_vars]
         # Data as they are now, whatever is set later.
         self._data = {shared: shared.get_value() for shared in shared_inputs(self._outputs())}
@@ -192,7 +171,7 @@ class LatentDraws:
         rows = [self._function(*row) for row in zip(*arrays, strict=True)]
         return {name: np.array(column)[None] for name, column in zip(self.names, zip(*rows, strict=True), strict=True)}
 
-    def labels(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def labels(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """Return the model's coordinates and the dimensions of its variables."""
         coords, dims = coords_and_dims_for_inferencedata(self._model)
         return coords, {name: held for name, held in dims.items() if name in self.names}
@@ -201,7 +180,7 @@ class LatentDraws:
         """Return the free variables and deterministics as expressions of value variables."""
         return self._model.replace_rvs_by_values([*self._model.free_RVs, *self._model.deterministics])
 
-    def _compiled(self) -> Any:
+    def _compiled(self) -> Callable[..., list[np.ndarray]]:
         """Compile the outputs as a function of the latent values alone.
 
         What is given is constant, and so is all that is made of it alone, such as the factor of a covariance.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -28,27 +27,9 @@ LIFTED_SIZE = 8
 
 
 class Hyperparameters:
-    """Some of a model's continuous value variables as one vector θ, on PyMC's unconstrained scale.
+    """Some of a model's continuous value variables as one vector θ (size,), on PyMC's unconstrained scale.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        Its random variables.
-    point : dict
-        Where shapes are taken.
-
-    Attributes
-    ----------
-    variables : tuple of TensorVariable
-        The random variables.
-    names : tuple of str
-        Their value variables.
-    size : int
-        d.
-    symbol : TensorVariable
-        θ in graphs.
+    Shapes are taken at the point. `names` are those of the value variables, and `symbol` is θ in graphs.
     """
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
@@ -60,17 +41,13 @@ class Hyperparameters:
         self.slices = tuple(slice(int(a), int(b)) for a, b in itertools.pairwise(ends))
         self.size = int(ends[-1])
         self.symbol = pt.dvector("theta")
-        self._parts = {
+        # Each value variable as a part of θ, in its shape.
+        self.parts = {
             value: pt.specify_shape(taken(self.symbol, part, shape), value.type.shape)
             for value, part, shape in zip(values, self.slices, self.shapes, strict=True)
         }
 
-    @property
-    def parts(self) -> dict[TensorVariable, TensorVariable]:
-        """Each value variable as a part of θ, in its shape."""
-        return self._parts
-
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A worker packs and unpacks; what needs the model's graph was done before.
         return {name: self.__dict__[name] for name in ("names", "shapes", "slices", "size")}
 
@@ -96,7 +73,7 @@ class Hyperparameters:
 
     def place(self, expressions: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Turn expressions of value variables into expressions of θ and of the other value variables."""
-        return replaced(expressions, self._parts)
+        return replaced(expressions, self.parts)
 
     def read_by(
         self, expressions: Sequence[TensorVariable], model: pm.Model, held: Sequence[TensorVariable] = ()
@@ -109,7 +86,7 @@ class Hyperparameters:
         graphs = substitute(expressions, {variable: variable.type() for variable in held}, model)
         found = set(ancestors(graphs))
         reads = np.zeros(self.size, dtype=bool)
-        for value, part in zip(self._parts, self.slices, strict=True):
+        for value, part in zip(self.parts, self.slices, strict=True):
             reads[part] = value in found
         return reads
 
@@ -126,20 +103,10 @@ def hyperparameters_of(model: pm.Model, expressions: Iterable[TensorVariable]) -
 class GraphFunction:
     """A graph as a function of arrays: some inputs at each call, the rest bound to a point beforehand.
 
-    The rest are the value variables that the graph depends on besides, shared data, and constant arrays.
-    Only the graph travels to another process, which compiles it at its first use there.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        For its value variables.
-    inputs : sequence of TensorVariable
-        Given at each call.
-    outputs : sequence of TensorVariable
-        Expressions of them.
-    point : dict, optional
-        Where the shapes of the rest are taken. If it is given, the rest is two vectors, of all floating-point and of
-        all other numbers, whatever the model: compiled code that calls the function is then the same for all models.
+    The rest are the value variables that the graph depends on besides, shared data, and constant arrays. If a point is
+    given, where their shapes are taken, the rest is two vectors, of all floating-point and of all other numbers,
+    whatever the model: compiled code that calls the function is then the same for all models. Only the graph travels to
+    another process, which compiles it at its first use there.
     """
 
     def __init__(
@@ -193,7 +160,7 @@ class GraphFunction:
         """Evaluate; inputs must be contiguous."""
         return (self._function or self.function)(*inputs, *self._tail)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_function": None}
 
 

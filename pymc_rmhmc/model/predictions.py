@@ -7,7 +7,7 @@ were not there, and they are drawn from their priors given the rest: together th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pymc as pm
@@ -16,7 +16,9 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, default_not_implemented
 from pymc.distributions.multivariate import ICARRV
 from pymc.distributions.transforms import Interval, _default_transform
+from pymc.logprob.transforms import Transform
 from pytensor.graph.basic import equal_computations
+from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomGeneratorType
@@ -24,7 +26,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, listed, unread_in_words
 from pymc_rmhmc.model.graph.graphs import Evaluator, as_value, inlined, reaches
-from pymc_rmhmc.model.observed.observation import UNOBSERVED
+from pymc_rmhmc.model.observed.observation import UNOBSERVED, direct_readers
 from pymc_rmhmc.stopwatch import COMPILING
 
 __all__ = ["Predictions", "check_improper_priors", "is_default_transform", "predicted_variables", "without"]
@@ -38,13 +40,8 @@ SEEDS = 2**63
 def predicted_variables(model: pm.Model, sampled: Iterable[TensorVariable] = ()) -> list[TensorVariable]:
     """Return the free variables that the rest of a model predicts, in its order.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    sampled : iterable of TensorVariable
-        What is to be sampled in any case; the predictions are then those that depend on it. By default every free
-        variable that depends on another may be one.
+    Where some variables are to be sampled in any case, the predictions are those that depend on these. By default every
+    free variable that depends on another may be one.
     """
     named = list(sampled)
     empty = [v for v in model.free_RVs if _is_empty(model, v)]
@@ -66,13 +63,10 @@ def _unneeded(
     if not known:
         return []
     # A variable is needed if an observed one, or one that is needed, depends on it.
-    needed = set(held)
-    while True:
-        ends = [*known, *needed]
-        more = {v for v in model.free_RVs if v not in needed and any(reaches(end, [v]) for end in ends if end is not v)}
-        if not more:
-            break
-        needed |= more
+    readers, ends = direct_readers(model), {*known, *held}
+    while more := {v for v in model.free_RVs if v not in ends and not ends.isdisjoint(readers[v])}:
+        ends |= more
+    needed = ends.difference(known)
     above = named or list(needed)
     return [v for v in model.free_RVs if v not in needed and reaches(v, above)]
 
@@ -89,14 +83,14 @@ def _can_be_drawn(model: pm.Model, variable: TensorVariable) -> bool:
     return not any(_has_no_draws(v.owner.op) for v in ancestors(made, blockers=others) if v.owner is not None)
 
 
-def _has_no_draws(op: Any) -> bool:
+def _has_no_draws(op: Op) -> bool:
     """Check whether an operation has only a density, as improper distributions and a CustomDist without `random` do."""
     if isinstance(op, CustomDistRV):
         return str(getattr(op._random_fn, "__qualname__", "")).startswith(default_not_implemented.__name__)
     return isinstance(op, ICARRV | FlatRV | HalfFlatRV)
 
 
-def is_default_transform(variable: TensorVariable, transform: Any) -> bool:
+def is_default_transform(variable: TensorVariable, transform: Transform) -> bool:
     """Return whether PyMC gives the variable this transform, which leaves all of its support."""
     default = _default_transform(variable.owner.op, variable)
     if type(default) is not type(transform):
@@ -144,13 +138,7 @@ def _no_values(model: pm.Model, symbol: TensorVariable) -> TensorVariable:
 
 
 def check_improper_priors(model: pm.Model) -> None:
-    """Raise for a Flat or HalfFlat variable on which no data depend: it has no posterior distribution.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is one.
-    """
+    """Raise a `ConfigurationError` for a Flat or HalfFlat variable on which no data depend: it has no posterior."""
     ends = [*model.observed_RVs, *model.potentials, *(v for v in model.free_RVs if _is_sampled_in_any_case(model, v))]
     for variable in model.free_RVs:
         if isinstance(variable.owner.op, FlatRV | HalfFlatRV):
@@ -167,7 +155,7 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
     proper = [v for v in predicted if v not in empty]
     gone = {*predicted, *(d for d in model.deterministics if reaches(d, proper))}
     values = {variable: value for variable, value in model.rvs_to_values.items() if variable not in gone}
-    changed = {
+    changed: dict[str, object] = {
         "free_RVs": _kept(model.free_RVs, gone),
         "deterministics": _kept(model.deterministics, gone),
         "rvs_to_values": values | empty,
@@ -188,14 +176,14 @@ def view_of(model: pm.Model, changed: dict[str, object]) -> pm.Model:
     return view
 
 
-def _kept(variables: Any, gone: set[TensorVariable]) -> Any:
+def _kept(variables: list[TensorVariable], gone: set[TensorVariable]) -> list[TensorVariable]:
     """Return a list as PyMC keeps it, without some variables."""
     kept = variables.copy()
     kept[:] = [v for v in variables if v not in gone]
     return kept
 
 
-def _same_kind(named: Any, gone: set[TensorVariable]) -> Any:
+def _same_kind(named: dict[str, TensorVariable], gone: set[TensorVariable]) -> dict[str, TensorVariable]:
     """Return a mapping of a model's names without those of some variables."""
     kept = named.copy()
     for variable in gone:
@@ -204,15 +192,7 @@ def _same_kind(named: Any, gone: set[TensorVariable]) -> Any:
 
 
 class Predictions:
-    """Draws of the variables that a model predicts, given its other values.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The whole model.
-    variables : sequence of TensorVariable
-        From `predicted_variables`.
-    """
+    """Draws of the variables that a whole model predicts, from `predicted_variables`, given its other values."""
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable]) -> None:
         proper = [v for v in variables if not _is_empty(model, v)]

@@ -9,34 +9,31 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pymc as pm
 import pytensor
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, shown
-from pymc_rmhmc.model.choice import choice_of, explain, find_coefficients, find_latents, nested
-from pymc_rmhmc.model.forms.linear_normals import scaled_source
-from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
+from pymc_rmhmc.model.forms.linear_normals import linear_normals, scaled_source
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, gaussian_candidates, read_latent
 from pymc_rmhmc.model.forms.scalars import written_as_scalars
-from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers
-from pymc_rmhmc.model.graph.graphs import inlined, reaches
+from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers, predictor_node
+from pymc_rmhmc.model.graph.graphs import inlined, is_of_dims, reaches
 from pymc_rmhmc.model.graph.scales import is_never_zero, scales_first
-from pymc_rmhmc.model.observed.observation import Observation, names_by_value, names_of, observations_of
+from pymc_rmhmc.model.likelihoods import read_likelihood
+from pymc_rmhmc.model.observed.observation import Observation, direct_readers, names_by_value, names_of, observations_of
 from pymc_rmhmc.model.words.advice import unread_forms
-from pymc_rmhmc.model.words.refusals import ALL_PREDICTORS, GAUSSIAN, Predictors, nothing_found
+from pymc_rmhmc.model.words.refusals import GAUSSIAN, Choice, nothing_found, why_above, why_not_latent
 
 __all__ = [
-    "LatentBlock",
-    "ModelStructure",
-    "check_is_continuous",
-    "has_own_initval",
-    "model_in_context",
-    "read_structure",
-    "resolve_variables",
-]
+    "BY_ANOTHER", "LatentBlock", "ModelStructure", "check_is_continuous", "has_own_initval", "model_in_context",
+    "read_structure", "resolve_variables",
+]  # fmt: skip
+
+# For the words of reasons, of vectors that another RMHMC could sample.
+BY_ANOTHER = "another parameter than other latent values"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,22 +51,16 @@ class LatentBlock:
 
 @dataclass(frozen=True, eq=False)
 class ModelStructure:
-    """The blocks that RMHMC samples, and what is left to other steps.
+    """The blocks that RMHMC samples, in the order of the model's variables, and what is left to other steps.
 
     Attributes
     ----------
-    model : pymc.Model
-        The model.
-    blocks : tuple of LatentBlock
-        In the order of the model's variables.
-    left_over : tuple of str
-        Names of the free variables that are not sampled.
-    reasons : dict of str to str
-        For each variable left over, why.
+    left_over, reasons
+        Names of the free variables that are not sampled, and why each is not.
     advice : dict of str to str
         For variables that are not read as they could be, what to write: the same text for those that belong together.
-    predictors : Predictors
-        What the model was read with.
+    no_predictors : str
+        Why the predictors of likelihoods that are not registered were not read; empty if they were.
     """
 
     model: pm.Model
@@ -77,12 +68,28 @@ class ModelStructure:
     left_over: tuple[str, ...]
     reasons: dict[str, str]
     advice: dict[str, str] = field(default_factory=dict)
-    predictors: Predictors = ALL_PREDICTORS
+    no_predictors: str = ""
+
+    @property
+    def latents(self) -> list[LatentVariable]:
+        """The latent variables of all blocks."""
+        return [latent for block in self.blocks for latent in block.latents]
+
+    @property
+    def observations(self) -> list[Observation]:
+        """The observations of all blocks."""
+        return [observation for block in self.blocks for observation in block.observations]
 
     @property
     def variables(self) -> list[TensorVariable]:
         """The random variables of the blocks."""
-        return [latent.variable for block in self.blocks for latent in block.latents]
+        return [latent.variable for latent in self.latents]
+
+    @property
+    def coefficients(self) -> list[TensorVariable]:
+        """The Normals that predictors read linearly, and that are in no block."""
+        found = linear_normals(self.model, self.variables, predictors=not self.no_predictors)
+        return [v for v in found if v not in self.variables]
 
     @property
     def value_vars(self) -> list[TensorVariable]:
@@ -92,7 +99,7 @@ class ModelStructure:
     @property
     def rest(self) -> list[TensorVariable]:
         """Whatever has a log density and is in no block."""
-        counted = {*self.variables, *(o.variable for block in self.blocks for o in block.observations)}
+        counted = {*self.variables, *(o.variable for o in self.observations)}
         return [v for v in (*self.model.basic_RVs, *self.model.potentials) if v not in counted]
 
     @property
@@ -113,24 +120,14 @@ def has_own_initval(model: pm.Model, variables: Iterable[TensorVariable]) -> boo
 
 
 def read_structure(
-    model: pm.Model, vars: Any = None, *, predictors: Predictors = ALL_PREDICTORS  # noqa: A002 - PyMC's name
+    model: pm.Model, vars: object = None, *, no_predictors: str = ""  # noqa: A002 - PyMC's name
 ) -> ModelStructure:
     """Find the latent Gaussian blocks of a model.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    vars : variable, name or list of them, optional
-        The latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
-        default every vector with a covariance (an MvNormal, a walk, an autoregression, a map) and every whitened
-        GP that has a likelihood; in their absence the Normals that predictors are linear in.
-    predictors : Predictors
-        Whether these may be the predictors of likelihoods that are not registered, by default they may.
-
-    Returns
-    -------
-    ModelStructure
+    `vars` names the latent variables to sample; a whitened GP may be named by itself or by its rotated values. By
+    default these are every vector with a covariance (an MvNormal, a walk, an autoregression, a map) and every whitened
+    GP that has a likelihood; in their absence the Normals that predictors are linear in. `no_predictors` says why these
+    may not be the predictors of likelihoods that are not registered; empty if they may.
 
     Raises
     ------
@@ -149,7 +146,7 @@ def read_structure(
     reasons: dict[str, str] = {}
     advice: dict[str, str] = {}
     if vars is None:
-        latents, advice = _found(model, predictors, reasons)
+        latents, advice = _found(model, no_predictors, reasons)
     else:
         named = resolve_variables(model, vars)
         latents = [_named_latent(model, variable, named) for variable in named]
@@ -158,23 +155,121 @@ def read_structure(
     blocks = _connect(model, latents, observations)
     sampled = {latent.variable for block in blocks for latent in block.latents}
     left = tuple(str(v.name) for v in model.free_RVs if v not in sampled)
-    return ModelStructure(model, tuple(blocks), left, reasons, advice, predictors)
+    return ModelStructure(model, tuple(blocks), left, reasons, advice, no_predictors)
 
 
 def _found(
-    model: pm.Model, predictors: Predictors, reasons: dict[str, str]
+    model: pm.Model, no_predictors: str, reasons: dict[str, str]
 ) -> tuple[list[LatentVariable], dict[str, str]]:
     """Find the latents that nobody named, and advice on how to rewrite what is not read; add to `reasons`."""
-    choice = choice_of(model, predictors)
-    latents = find_latents(choice, reasons) or find_coefficients(choice, reasons)
-    explain(choice, latents, reasons)
+    choice = Choice(model, no_predictors, direct_readers(model), unread_forms(model, model.free_RVs))
+    latents = _find_latents(choice, reasons) or _find_coefficients(choice, reasons)
+    _explain(choice, latents, reasons)
     advice = {**choice.unread, **written_as_scalars(model, choice.readers)}
     if not latents:
-        raise nothing_found(model, reasons, advice, predictors)
+        raise nothing_found(model, reasons, advice)
     return latents, advice
 
 
-def model_in_context(model: Any, asked_by: str) -> pm.Model:
+def _find_latents(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
+    """Find the latents sampled by default: Gaussian variables with a likelihood that can be sampled."""
+    model, found = choice.model, []
+    candidates = gaussian_candidates(model)
+    vectors = [v for v in model.free_RVs if v in candidates or type(v.owner.op) in GAUSSIAN_VECTORS]
+    for variable in model.free_RVs:
+        if is_of_dims(variable) or variable not in vectors:
+            continue
+        latent = _vector(choice, variable, is_candidate=variable in candidates)
+        if isinstance(latent, str):
+            reasons[str(variable.name)] = latent
+        else:
+            found.append(latent)
+    for latent, others in _nested(model, found):
+        reasons[str(latent.variable.name)] = f"the prior of {others} depends on it"
+        found.remove(latent)
+    for latent, reason in _besides(model, found):
+        reasons[str(latent.variable.name)] = reason
+        found.remove(latent)
+    return found
+
+
+def _vector(choice: Choice, variable: TensorVariable, *, is_candidate: bool) -> LatentVariable | str:
+    """Read a vector with a covariance, or return why it is not sampled."""
+    latent = read_latent(choice.model, variable)
+    if isinstance(latent, str):
+        return latent
+    if latent.form == "independent":
+        return (
+            "read as independent normals, not through one cholesky(K) @ v or a Kronecker product of such factors: "
+            "name it in vars to sample it"
+        )
+    try:
+        observed = observations_of(choice.model, [latent], "it")
+    except UnsupportedModelError as error:
+        return str(error)
+    if observed and is_candidate:
+        return latent
+    return why_above(choice, variable) or f"it enters by {BY_ANOTHER}"
+
+
+def _explain(choice: Choice, latents: Sequence[LatentVariable], reasons: dict[str, str]) -> None:
+    """Add why each variable that is not among the latents is not, unless it is known."""
+    chosen = {latent.variable for latent in latents}
+    names = listed([names_of([latent.variable]) for latent in latents])
+    if not latents:
+        otherwise = "no likelihood reads it linearly"
+    elif all(latent.form == "independent" for latent in latents):
+        otherwise = f"no predictor is linear in it and {names} together"
+    else:
+        otherwise = f"next to {names} it is sampled as a latent variable only if vars names them all"
+    for variable in choice.model.free_RVs:
+        if variable not in chosen and str(variable.name) not in reasons:
+            reasons[str(variable.name)] = why_not_latent(choice, variable) or otherwise
+
+
+def _besides(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
+    """Find the latents that enter a registered likelihood by other parameters than the rest, and not in one sum."""
+    dropped: dict[LatentVariable, str] = {}
+    for variable in model.observed_RVs:
+        found = read_likelihood(variable)
+        read = [each for each in latents if each not in dropped and reaches(variable, [each.variable])]
+        if found is None or len(read) < 2:
+            continue
+        by_others = [
+            each for each in read if any(reaches(o, [each.variable], model.basic_RVs) for o in found[1].others)
+        ]
+        if by_others and predictor_node(variable, [each.source for each in read], model.basic_RVs) is None:
+            # Of those that all enter by several parameters one can be sampled.
+            these = by_others if len(by_others) < len(read) else by_others[1:]
+            dropped |= dict.fromkeys(these, f"it enters {variable.name} by {BY_ANOTHER}")
+    return list(dropped.items())
+
+
+def _find_coefficients(choice: Choice, reasons: dict[str, str]) -> list[LatentVariable]:
+    """Find the Normals that predictors are linear in, for a model without a latent vector that has a covariance."""
+    model, found = choice.model, []
+    for variable in linear_normals(model, predictors=not choice.no_predictors, readers=choice.readers):
+        latent = read_latent(model, variable)
+        if not isinstance(latent, str):
+            found.append(latent)
+            reasons.pop(str(variable.name), None)
+    return found
+
+
+def _nested(model: pm.Model, latents: Sequence[LatentVariable]) -> list[tuple[LatentVariable, str]]:
+    """Find the latents on which the prior of another depends, with the names of those others."""
+    found = []
+    for latent in latents:
+        above = [
+            other.variable for other in latents
+            if any(reaches(part, [latent.variable], model.basic_RVs) for part in other.expressions)
+        ]
+        if above:
+            found.append((latent, names_of(dict.fromkeys(above))))
+    return found
+
+
+def model_in_context(model: object, asked_by: str) -> pm.Model:
     """Return a model that was given, or the one in context.
 
     Raises
@@ -198,14 +293,14 @@ def model_in_context(model: Any, asked_by: str) -> pm.Model:
 
 def _check_apart(model: pm.Model, latents: Sequence[LatentVariable]) -> None:
     """Raise if the prior of a latent depends on another latent: a block's prior is a product."""
-    for latent, others in nested(model, latents):
+    for latent, others in _nested(model, latents):
         raise UnsupportedModelError(
             f"the prior of {others} depends on {latent.name}, so that one RMHMC cannot sample both: leave "
             f"{latent.name} out of vars, and PyMC will sample it with a step of its own."
         )
 
 
-def resolve_variables(model: pm.Model, wanted: Any) -> list[TensorVariable]:
+def resolve_variables(model: pm.Model, wanted: object) -> list[TensorVariable]:
     """Return the random variables that a user gave by name, as random variables or as value variables.
 
     Raises
@@ -255,7 +350,7 @@ def _free_variables(model: pm.Model) -> str:
     return f"The free variables of the model are {names_of(model.free_RVs)}."
 
 
-def _check_is_free(model: pm.Model, variable: Any) -> None:
+def _check_is_free(model: pm.Model, variable: Variable) -> None:
     """Raise a `ConfigurationError` for what no step of the model samples."""
     if variable in model.free_RVs:
         return
@@ -309,9 +404,7 @@ def _latents_above(model: pm.Model, variable: TensorVariable) -> list[str]:
     except UnsupportedModelError:
         return []
     return [
-        latent.name
-        for block in structure.blocks
-        for latent in block.latents
+        latent.name for block in structure.blocks for latent in block.latents
         if any(reaches(v, [variable]) for v in (*latent.expressions, *(o.variable for o in block.observations)))
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -12,7 +11,6 @@ import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
-from pymc_rmhmc.model.choice import BY_ANOTHER
 from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
 from pymc_rmhmc.model.forms.linear_normals import linear_normals
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LATENT, gaussian_candidates, read_latent
@@ -20,18 +18,13 @@ from pymc_rmhmc.model.graph.graphs import Evaluator, reaches
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.observed.observation import names_of
-from pymc_rmhmc.model.structure import ModelStructure, read_structure, resolve_variables
+from pymc_rmhmc.model.structure import BY_ANOTHER, ModelStructure, read_structure, resolve_variables
 from pymc_rmhmc.model.words.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
-from pymc_rmhmc.model.words.refusals import Predictors, said_once
+from pymc_rmhmc.model.words.refusals import said_once
 
 __all__ = [
-    "flat_priors",
-    "no_data_in_words",
-    "plan_together",
-    "read_together",
-    "warnings_of",
-    "with_predictors_or_without",
-]
+    "flat_priors", "no_data_in_words", "plan_together", "read_together", "warnings_of", "with_predictors_or_without",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
 
@@ -50,37 +43,19 @@ MOST_ENTRIES = 10**8
 
 
 def read_together(
-    model: pm.Model, vars: Any, point: Point, *, structure: ModelStructure | None = None  # noqa: A002
+    model: pm.Model, vars: object, point: Point, *, structure: ModelStructure | None = None  # noqa: A002
 ) -> tuple[ModelStructure, JointModel | str]:
-    """Read a model's structure, and its blocks with their hyperparameters.
+    """Read a model's structure, and its blocks with their hyperparameters; or, in place of these, why they are apart.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    vars : list of variables or names, or None
-        Latent variables, and the hyperparameters that are to be sampled with them; by default all.
-    point : dict
-        Where shapes are taken.
-    structure : ModelStructure, optional
-        That of the whole model, if it has been read.
-
-    Returns
-    -------
-    ModelStructure, JointModel or str
-        In place of the second, the reason why hyperparameters are not sampled together with the latents.
-
-    Raises
-    ------
-    UnsupportedModelError, UnsupportedLikelihoodError, ConfigurationError
-        As `read_structure`.
+    `vars` names latent variables, and the hyperparameters that are to be sampled with them; by default all. The
+    structure of the whole model may have been read. It raises as `read_structure` does.
     """
     if vars is None:
         return _with_advice(*_read_all(read_structure(model) if structure is None else structure, point, read_joint))
     return _with_advice(*_read_named(model, vars, point))
 
 
-def _read_named(model: pm.Model, vars: Any, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
+def _read_named(model: pm.Model, vars: object, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
     """Read what a user named: latents, and hyperparameters that are to be sampled with them."""
     named, vectors = resolve_variables(model, vars), gaussian_candidates(model)
     latents = {*vectors, *linear_normals(model, [v for v in named if v in vectors])}
@@ -109,7 +84,7 @@ def with_predictors_or_without[T](model: pm.Model, build: Callable[[ModelStructu
     try:
         return build(read_structure(model))
     except UnsupportedLikelihoodError as error:
-        return build(read_structure(model, predictors=Predictors(str(error))))
+        return build(read_structure(model, no_predictors=str(error)))
 
 
 def plan_together(structure: ModelStructure, point: Point) -> tuple[ModelStructure, JointPlan | str]:
@@ -141,7 +116,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
     # one vector.
     if not processes or any(v.ndim > 1 for v in processes):
         return None
-    found = [v for v in linear_normals(model, variables, predictors=bool(structure.predictors)) if v not in variables]
+    found = structure.coefficients
     sizes = [point[str(model.rvs_to_values[v].name)].size for v in found]
     # A number alone, an intercept, is one hyperparameter more: that is cheaper than a sum of vectors.
     if all(size == 1 for size in sizes) or sum(sizes) > MOST_COEFFICIENTS:
@@ -150,7 +125,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
     if not 0 < _n_observed(structure, point) * n_values <= MOST_ENTRIES:
         return None
     try:
-        wider = read_structure(model, [*variables, *found], predictors=structure.predictors)
+        wider = read_structure(model, [*variables, *found], no_predictors=structure.no_predictors)
     except UnsupportedModelError:
         return None
     reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}
@@ -159,8 +134,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
 
 def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStructure, T | str]:
     """Add advice to what was read: what could be written in another form to be sampled together."""
-    model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
-    sampled = structure.variables
+    model, latents, sampled = structure.model, structure.latents, structure.variables
     processes = [
         v for v in model.free_RVs if v not in sampled and isinstance(v.owner.op, (MvNormalRV, *GAUSSIAN_VECTORS))
     ]
@@ -177,9 +151,9 @@ def _by_turns(structure: ModelStructure) -> dict[str, str]:
     others = [latent for v in apart if not isinstance(latent := read_latent(model, v), str)]
     if not others:
         return {}
-    latents = [*(latent for block in structure.blocks for latent in block.latents), *others]
     owned = {
-        latent.name: [str(v.name) for v in hyperparameters_of(model, latent.expressions)] for latent in latents
+        latent.name: [str(v.name) for v in hyperparameters_of(model, latent.expressions)]
+        for latent in (*structure.latents, *others)
     }
     return dict.fromkeys((str(latent.variable.name) for latent in others), one_step_each(owned))
 
@@ -247,6 +221,5 @@ def warnings_of(structure: ModelStructure, joint: JointModel | JointPlan | str) 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:
     """Count the observations."""
-    observations = [o for block in structure.blocks for o in block.observations]
-    read = [pt.as_tensor(o.value) if o.reading is None else o.reading.eta for o in observations]
+    read = [pt.as_tensor(o.value) if o.reading is None else o.reading.eta for o in structure.observations]
     return sum(np.size(each) for each in Evaluator(structure.model, read)(point))

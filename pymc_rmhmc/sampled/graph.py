@@ -30,6 +30,7 @@ from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model import names_by_value, said_once
 from pymc_rmhmc.model.forms.scalars import written_as_scalars
+from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart
 from pymc_rmhmc.model.general.cost import cost_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.hyperparameters import GraphFunction
@@ -308,8 +309,9 @@ class FoundGeneral(FoundWholeModel[GeneralModel]):
 
 
 def find_general(
-    model: pm.Model, variables: Sequence[TensorVariable], point: Point, why: str, compile_kwargs: dict[str, Any] | None
-) -> FoundGeneral:
+    model: pm.Model, variables: Sequence[TensorVariable], point: Point, found: InGraphChart,
+    compile_kwargs: dict[str, Any] | None,
+) -> FoundGeneral:  # fmt: skip
     """Read and build what RMHMC samples of a model in its flat chart.
 
     Raises
@@ -322,6 +324,6 @@ def find_general(
         If a family is registered with a location or scale of another shape, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
-    general = GeneralModel(model, variables, point)
+    general = GeneralModel(model, variables, point, found.reading)
     general.bind(point)
-    return FoundGeneral(model, general, why)
+    return FoundGeneral(model, general, found.why)

@@ -21,9 +21,7 @@ from pymc_rmhmc.metrics.processes.process_density import ProcessPoint
 from pymc_rmhmc.model import names_by_value, read_structure
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, first_order, gaussian_candidates
 from pymc_rmhmc.model.general.blocks_or_graph import continuous_variables
-from pymc_rmhmc.model.general.dense_process import ProcessModel
-from pymc_rmhmc.model.general.first_order_series import SeriesModel
-from pymc_rmhmc.model.general.latent_model import LatentModel
+from pymc_rmhmc.model.general.latent_model import LatentModel, ProcessModel, SeriesModel
 from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables

@@ -22,9 +22,14 @@ from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
 from pymc_rmhmc.model import names_by_value
-from pymc_rmhmc.model.general.derivatives import GradientModel, HessianModel, ValueModel
+from pymc_rmhmc.model.general.derivatives import (
+    GradientModel,
+    HessianModel,
+    MatrixModel,
+    ValueModel,
+    of_value_variables,
+)
 from pymc_rmhmc.model.general.information import fisher_information
-from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
 from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.sampled.whole_model import (
@@ -264,8 +269,5 @@ def _values(model: pm.Model, variables: Sequence[TensorVariable], point: Point, 
     if source == "hessian":
         return HessianModel(model, variables, point)
     if source == "information":
-        return MatrixModel(
-            model, variables, point, lambda m, packed: fisher_information(m, packed.variables, packed),
-            name=f"the {metric.name} metric",
-        )  # fmt: skip
+        return MatrixModel(model, variables, point, fisher_information, name=f"the {metric.name} metric")
     return MatrixModel(model, variables, point, of_value_variables(source), name=repr(metric))

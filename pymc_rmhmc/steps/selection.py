@@ -70,10 +70,8 @@ def find(
         return find_blocks(model, vars, point, plan, compile_kwargs)
     if plan.policy is None:
         return _find_in_metric(model, vars, point, plan, compile_kwargs)
-    if chart == "graph":
-        found: FoundBlocks | InGraphChart = InGraphChart("the metric asks for it")
-    elif vars is None:
-        found = blocks_or_graph(model, point, lambda read: build_blocks(read, point, plan, compile_kwargs))
+    if vars is None or chart == "graph":
+        found = blocks_or_graph(model, point, lambda read: build_blocks(read, point, plan, compile_kwargs), chart)
     else:
         try:
             found = find_blocks(model, vars, point, plan, compile_kwargs)
@@ -81,7 +79,7 @@ def find(
             found = InGraphChart("vars names no latent Gaussian block")
     if isinstance(found, FoundBlocks):
         return found
-    return find_general(model, continuous_variables(model, vars), point, found.why, compile_kwargs)
+    return find_general(model, continuous_variables(model, vars), point, found, compile_kwargs)
 
 
 def _find_in_metric(

@@ -22,7 +22,7 @@ def information_of(model: pm.Model, theta, variables=None, point=None) -> np.nda
     variables = model.free_RVs if variables is None else variables
     point = model.initial_point() if point is None else point
     packed = Hyperparameters(model, variables, point)
-    graph = fisher_information(model, variables, packed).matrix
+    graph = fisher_information(model, packed).matrix
     function = GraphFunction(model, [packed.symbol], [graph])
     function.bind(point)
     return function(np.ascontiguousarray(theta, dtype=np.float64))[0]

@@ -8,7 +8,7 @@ import pymc.dims as pmd
 import pytest
 
 from pymc_rmhmc import RMHMC, DataError, describe
-from pymc_rmhmc.model.words.index_bounds import IndexBounds
+from pymc_rmhmc.model.words.bad_inputs import IndexBounds
 
 GROUPS = np.repeat(np.arange(1, 9), 6)
 COUNTS = np.arange(48) % 5

@@ -14,11 +14,7 @@ from scipy.special import expit
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general.information import SOFTABS_ALPHA, fisher_information
-from pymc_rmhmc.model.general.information_families import (
-    Information,
-    register_information,
-    registered_information,
-)
+from pymc_rmhmc.model.general.information_families import INFORMATION
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
@@ -103,7 +99,7 @@ DISCRETE = {
 
 def test_every_registered_family_has_a_row():
     tested = {*CONTINUOUS, *(name.split(",")[0] for name in DISCRETE), "Multinomial", "Categorical"}
-    assert set(registered_information()) == tested
+    assert set(INFORMATION) == tested
 
 
 def drawn(row: Row, n: int = N_DRAWS):
@@ -200,7 +196,7 @@ def test_of_degrees_of_freedom_it_has_its_digits_everywhere(log_nu):
     with mpmath.workdps(60):
         tri = [mpmath.psi(1, nu / 2), mpmath.psi(1, (nu + 1) / 2)]
         exact = nu**2 * ((tri[0] - tri[1]) / 4 - (nu + 5) / (2 * nu * (nu + 1) * (nu + 3)))
-    row = registered_information()["StudentT"].at([pt.constant(v) for v in (float(nu), 0.0, 1.0)], "x")
+    row = INFORMATION["StudentT"].at(*(pt.constant(v) for v in (float(nu), 0.0, 1.0)))
     np.testing.assert_allclose(row.matrix[2][2].eval(), float(exact), rtol=1e-6)
     assert np.linalg.eigvalsh([[float(pt.as_tensor(v).eval()) for v in r[1:]] for r in row.matrix[1:]]).min() > 0.0
 
@@ -487,14 +483,14 @@ def test_what_has_no_information_names_itself(build, says):
         build()
     packed = Hyperparameters(model, model.free_RVs, model.initial_point())
     with pytest.raises(ConfigurationError, match=says):
-        fisher_information(model, model.free_RVs, packed)
+        fisher_information(model, packed)
 
 
 @pytest.mark.parametrize("name", ["eight_schools", "process", "counts"])
 def test_the_form_is_that_of_the_matrix(name):
     model = MODELS[name]()
     packed = Hyperparameters(model, model.free_RVs, model.initial_point())
-    graph, u = fisher_information(model, model.free_RVs, packed), pt.dvector("u")
+    graph, u = fisher_information(model, packed), pt.dvector("u")
     function = pytensor.function([packed.symbol, u], [graph.form(u), u @ graph.matrix @ u], mode=PYTHON_MODE)
     rng = np.random.default_rng(4)
     found, expected = function(0.3 * rng.standard_normal(packed.size), rng.standard_normal(packed.size))
@@ -506,50 +502,3 @@ def test_a_potential_of_nothing_that_is_sampled_is_none_of_its_concern():
         x, z = pm.Normal("x"), pm.Normal("z", 0.0, 2.0)
         pm.Potential("bonus", -(x**4))
     np.testing.assert_allclose(information_of(model, np.zeros(1), [z]), [[0.25]])
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    from pymc_rmhmc.model.general import information_families
-
-    monkeypatch.setattr(information_families, "_rows", dict(information_families._rows))
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_family_can_be_registered():
-    register_information("Moyal", lambda mu, sigma: Information([mu], [[2.0 / sigma**2]]), location="identity")
-    with pm.Model() as model:
-        pm.Moyal("x", pm.Normal("mu"), 2.0)
-    np.testing.assert_allclose(information_of(model, np.zeros(2)), [[1.5, -0.5], [-0.5, 0.5]])
-
-
-@pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (("", lambda mu: None), "name must be the name of a class"),
-        (("Moyal", 3.0), "function must be a function"),
-        (("Moyal", lambda mu: None, "square"), "location='square' must be"),
-    ],
-)
-def test_what_cannot_be_registered_is_named(arguments, says):
-    name, function, *location = arguments
-    with pytest.raises(ConfigurationError, match=says):
-        register_information(name, function, location=location[0] if location else "")
-
-
-@pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize(
-    "function, says",
-    [
-        (lambda mu: None, "x: Moyal has 2 parameters"),
-        (lambda mu, sigma: 3.0, "x: the function registered for the information of Moyal must return an Information"),
-        (lambda mu, sigma: Information([mu], [[1.0, 0.0]]), "k parameters and k rows"),
-    ],
-)
-def test_a_function_that_does_not_fit_is_named(function, says):
-    register_information("Moyal", function, location="identity")
-    with pm.Model() as model:
-        pm.Moyal("x", pm.Normal("mu"), 2.0)
-    with pytest.raises(ConfigurationError, match=says):
-        information_of(model, np.zeros(2))

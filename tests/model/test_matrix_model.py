@@ -11,8 +11,8 @@ from pytensor.scalar.basic import UnaryScalarOp, upgrade_to_float
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_rmhmc.errors import ConfigurationError
+from pymc_rmhmc.model.general.derivatives import MatrixModel, of_value_variables
 from pymc_rmhmc.model.general.information import fisher_information
-from pymc_rmhmc.model.general.matrix import MatrixModel, of_value_variables
 from tests.model.information_models import EACH, MODELS
 
 # PyMC's start of an LKJCholeskyCov is compiled all the same.
@@ -21,7 +21,7 @@ by_python = pytest.mark.usefixtures("pymc_by_python", "without_a_compiler")
 
 
 def fisher(model, packed):
-    return fisher_information(model, packed.variables, packed)
+    return fisher_information(model, packed)
 
 
 def matrix_model(model, build=fisher, variables=None) -> MatrixModel:

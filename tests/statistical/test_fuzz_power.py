@@ -9,8 +9,8 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.model.general import density
 from pymc_rmhmc.model.general.chart import ChartedRows, ChartedVariable
+from pymc_rmhmc.model.general.density import GraphReading
 from tests.fuzz.joint import FEWEST
 from tests.fuzz.judging import FIRST, judge
 from tests.fuzz.models import Array, Free, Penalty, Seen, Tree
@@ -65,7 +65,12 @@ def without_jacobian(monkeypatch, kind):
 
 
 def without_potentials(monkeypatch):
-    monkeypatch.setattr(density, "_terms", lambda model: list(model.basic_RVs))
+    terms = GraphReading.terms.func
+
+    def of_variables(reading):
+        return {v: term for v, term in terms(reading).items() if v not in reading.model.potentials}
+
+    monkeypatch.setattr(GraphReading, "terms", property(of_variables))
 
 
 def with_a_wrong_log_density(monkeypatch):

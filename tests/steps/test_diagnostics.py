@@ -13,8 +13,7 @@ import pytest
 from pymc_rmhmc import RMHMC, SoftAbsMetric, compare, plot_compare, summarize_failures
 from pymc_rmhmc.chains.messages import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
-from pymc_rmhmc.diagnostics.result_statistics import statistic
-from pymc_rmhmc.diagnostics.table import shown
+from pymc_rmhmc.diagnostics.result_statistics import four_digits, statistic
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
 from pymc_rmhmc.steps.statistics import FailureCount
 from tests.steps.conftest import draw, poisson_model
@@ -185,7 +184,7 @@ def test_the_table_shows_as_many_digits_as_mean_something():
      (np.float64(99.999), "100"), (np.nan, "nan"), (np.inf, "inf"), (-3.14159, "-3.142"), (True, "True"), ("a", "a")],
 )  # fmt: skip
 def test_numbers_in_text(value, text):
-    assert shown(value) == text
+    assert four_digits(value) == text
 
 
 def test_a_difference_of_means_is_seen():
@@ -710,10 +709,10 @@ def test_regions_are_looked_for_with_less_than_a_whole_result():
 
 def test_long_results_are_compared_in_part(monkeypatch):
     """Short variables come first, and of the longest some elements are left out."""
-    monkeypatch.setattr("pymc_rmhmc.diagnostics.regions.MOST_NUMBERS", 6 * 4000)
+    monkeypatch.setattr("pymc_rmhmc.diagnostics.failures.MOST_NUMBERS", 6 * 4000)
     named = []
     monkeypatch.setattr(
-        "pymc_rmhmc.diagnostics.regions._label", lambda name, _, i: named.append((name, i)) or f"{name}{i}"
+        "pymc_rmhmc.diagnostics.failures._label", lambda name, _, i: named.append((name, i)) or f"{name}{i}"
     )
     assert summarize_failures(failing(lambda v: v > 1.5)).region.startswith("v0 is above 1.")
     assert named == [("v", 0), *(("x", i) for i in (0, 4, 9, 14, 19))]

@@ -19,9 +19,8 @@ from pymc_rmhmc.graph_chart.graph_target import GeneralTarget, PeriodTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.model.general import families
-from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph
-from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.general.density import GeneralModel, period_of
 from pymc_rmhmc.model.general.families import register_family
 from pymc_rmhmc.tuning.graph_chart import GraphChartAdapter
 from tests.unit.general_toys import matrix_of

@@ -16,9 +16,8 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.metrics import FisherMetric, SoftAbsMetric
 from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
-from pymc_rmhmc.model.general.derivatives import HessianModel
+from pymc_rmhmc.model.general.derivatives import HessianModel, MatrixModel
 from pymc_rmhmc.model.general.information import fisher_information
-from pymc_rmhmc.model.general.matrix import MatrixModel
 
 # The order of v, x.
 PARTITIONS = {"dense": None, "blocks": Partition.of([0], [[1], [2, 3]])}
@@ -44,7 +43,7 @@ def hessian():
 def information():
     model = funnel()
     made = MatrixModel(
-        model, model.free_RVs, model.initial_point(), lambda m, packed: fisher_information(m, packed.variables, packed)
+        model, model.free_RVs, model.initial_point(), fisher_information
     )
     made.bind(model.initial_point())
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -28,10 +27,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
 from pymc_rmhmc.model.forms.priors import gaussian_candidates
-from pymc_rmhmc.model.general.angles import period_of
-from pymc_rmhmc.model.general.chart import MOST_COLUMNS, Charted, ChartedVariable, charted_variables
-from pymc_rmhmc.model.general.cost import MOST_EMULATED, gradient_seconds
-from pymc_rmhmc.model.general.density import check_differentiable
+from pymc_rmhmc.model.general.chart import MOST_COLUMNS, Charted, ChartedVariable
+from pymc_rmhmc.model.general.cost import MOST_EMULATED
+from pymc_rmhmc.model.general.density import GraphReading
 from pymc_rmhmc.model.graph.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.observed.observation import Observation, names_of
@@ -55,7 +53,7 @@ BY_VALUE = (
 type Point = dict[str, np.ndarray]
 
 
-def continuous_variables(model: pm.Model, vars: Any = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
+def continuous_variables(model: pm.Model, vars: object = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
     """Return the continuous free variables, or those of them that a user named.
 
     Raises
@@ -94,29 +92,32 @@ class InGraphChart:
         The reason.
     error : UnsupportedModelError or None
         What says that the model has no latent Gaussian block.
+    reading : GraphReading or None
+        What has been read of the graph already.
     """
 
     why: str
     error: UnsupportedModelError | None = None
+    reading: GraphReading | None = None
 
 
-def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStructure], T]) -> T | InGraphChart:
+def blocks_or_graph[T](
+    model: pm.Model, point: Point, build: Callable[[ModelStructure], T], chart: str = "auto"
+) -> T | InGraphChart:
     """Return what is built of a model's latent Gaussian blocks, unless the chart of its graph takes their place.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    point : dict
-        A point of it, for shapes.
-    build : callable
-        From the structure. It is called only if the blocks are faster than the chart, and may raise an
-        `UnsupportedModelError`.
+    The metric asks for a `chart`: "latent", "graph", or "auto" for the faster one. `build` is called only if the blocks
+    are faster than the chart of the graph, or asked for; it may raise an `UnsupportedModelError`.
     """
+    if chart == "graph":
+        return InGraphChart("the metric asks for it")
+    if chart == "latent":
+        return with_predictors_or_without(model, build)
 
     def chosen(structure: ModelStructure) -> T | InGraphChart:
-        why = _why_general(structure, point)
-        return InGraphChart(why) if why else build(structure)
+        reading = GraphReading(model, continuous_variables(model), point)
+        why = _why_general(structure, reading)
+        return InGraphChart(why, reading=reading) if why else build(structure)
 
     try:
         return with_predictors_or_without(model, chosen)
@@ -124,43 +125,35 @@ def blocks_or_graph[T](model: pm.Model, point: Point, build: Callable[[ModelStru
         return InGraphChart(NO_BLOCK, error)
 
 
-def _why_general(structure: ModelStructure, point: Point) -> str:
+def _why_general(structure: ModelStructure, reading: GraphReading) -> str:
     """Return why the chart of the graph is faster than the latent blocks that a model has; empty if it is not.
 
     It is where latents are independent Normals, or a few correlated ones for each group, next to hyperparameters, but
     for coefficients of a basis: nothing is gained then by the matrix that the latent form factorises at each gradient.
     And it is where there are more hyperparameters than that form emulates, or one is an angle, which that form moves on
     a line.
-
-    Parameters
-    ----------
-    structure : ModelStructure
-        The latent Gaussian blocks.
-    point : dict
-        A point of the model, for shapes.
     """
-    why = _what_is_read(structure, point)
+    why = _what_is_read(structure, reading)
     try:
         if why:
-            check_differentiable(structure.model, continuous_variables(structure.model))
+            reading.check_differentiable()
     except UnsupportedModelError:  # the blocks may leave out what has no derivative
         return ""
     return why
 
 
-def _what_is_read(structure: ModelStructure, point: Point) -> str:
+def _what_is_read(structure: ModelStructure, reading: GraphReading) -> str:
     """Return the reason that `_why_general` gives if the whole density has a derivative."""
-    model, latents = structure.model, [latent for block in structure.blocks for latent in block.latents]
-    variables = continuous_variables(model)
-    shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
-    n_others = sum(math.prod(shapes[v]) for v in variables if v not in structure.variables)
+    shapes, latents = reading.shapes, structure.latents
+    others = [v for v in reading.variables if v not in structure.variables]
+    n_others = sum(math.prod(shapes[v]) for v in others)
     if n_others == 0:
         return ""
-    charted = {each.variable: each for each in charted_variables(model, variables, shapes)}
+    charted = {each.variable: each for each in reading.charted}
     above = _vectors_above(structure, {v for v in charted if math.prod(shapes[v]) > 1})
     if above:
         return f"{names_of(above)} is in the prior mean of {listed([names_of([v]) for v in structure.variables])}"
-    angles = [v for v in variables if v not in structure.variables and period_of(model, v, point) is not None]
+    angles = [v for v in others if v in reading.periods]
     if angles:
         return f"{names_of(angles)} {'is an angle' if len(angles) == 1 else 'are angles'}"
     # Walks, autoregressions and maps stay in blocks. Where data say much of each value the graph's chart is faster
@@ -170,10 +163,10 @@ def _what_is_read(structure: ModelStructure, point: Point) -> str:
         return ""
     if n_others > MOST_EMULATED:
         return f"its effects are Normals beside {n_others} other values"
-    mixed = [o.variable for block in structure.blocks for o in block.observations if _is_mixed(o)]
+    mixed = [o.variable for o in structure.observations if _is_mixed(o)]
     if mixed:
         return f"{names_of(mixed)} mixes distributions, to which one Gaussian curve does not fit"
-    if any(_are_of_a_basis(model, latent.variable, charted.get(latent.variable), point) for latent in latents):
+    if any(_are_of_a_basis(reading, latent.variable, charted.get(latent.variable)) for latent in latents):
         return ""
     names = listed([names_of([v]) for v in structure.variables])
     return f"the values of {names} are independent given the other variables"
@@ -185,7 +178,7 @@ def _vectors_above(structure: ModelStructure, effects: set[TensorVariable]) -> l
     Blocks would take the last of such a chain alone. A map of 56 areas about seven regions made 3 effective draws a
     second so, and 120 in the chart of the graph.
     """
-    latents = [each for block in structure.blocks for each in block.latents if each.mean is not None]
+    latents = [each for each in structure.latents if each.mean is not None]
     maps = [each.mean for each in latents if isinstance(each.variable.owner.op, CARRV)]
     vectors = set(gaussian_candidates(structure.model)) - set(structure.variables)
     found = [v for v in hyperparameters_of(structure.model, [each.mean for each in latents]) if v in vectors]
@@ -197,7 +190,7 @@ def _is_mixed(observation: Observation) -> bool:
     return observation.likelihood is None and isinstance(observation.variable.owner.op, _BaseMixtureRV)
 
 
-def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted | None, point: Point) -> bool:
+def _are_of_a_basis(reading: GraphReading, variable: TensorVariable, charted: Charted | None) -> bool:
     """Check whether coefficients of a matrix's columns are many, have a moving scale each, or read many rows.
 
     The data then tie each coefficient to all others. Effective draws a second in the graph's chart and in latent
@@ -205,12 +198,12 @@ def _are_of_a_basis(model: pm.Model, variable: TensorVariable, charted: Charted 
     fewer rows they were 866 and 756.
     """
     scale = charted.effect_scale if isinstance(charted, ChartedVariable) else None
-    if _is_read_by_value(model, variable, point):
+    if _is_read_by_value(reading.model, variable, reading.point):
         return False
-    size = np.size(point[str(model.rvs_to_values[variable].name)])
+    size = math.prod(reading.shapes[variable])
     if size > MOST_COEFFICIENTS or not (scale is None or all(scale.type.broadcastable)):
         return True
-    return gradient_seconds(model, continuous_variables(model), point) > LONG_GRADIENT
+    return reading.gradient_seconds > LONG_GRADIENT
 
 
 def _are_rows(variable: TensorVariable, charted: Container[TensorVariable]) -> bool:

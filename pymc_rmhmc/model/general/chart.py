@@ -32,12 +32,11 @@ from pymc_rmhmc.model.forms.priors import root_of
 from pymc_rmhmc.model.general.families import Family, family_of
 from pymc_rmhmc.model.general.noncentred import NonCentredReader
 from pymc_rmhmc.model.graph.graphs import is_standard_normal, reaches_by_value, replaced
-from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.hyperparameters import joined, taken
 
 __all__ = [
     "MOST_COLUMNS", "Charted", "ChartedNoise", "ChartedRows", "ChartedRowsNoise", "ChartedVariable", "Placement",
-    "charted_variables", "in_the_chart", "place",
+    "charted_variables", "place",
 ]  # fmt: skip
 
 type Symbol = TensorVariable
@@ -70,31 +69,41 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ChartedVariable:
-    """A free variable whose location or scale other free variables move, element by element.
+class _Charted:
+    """A free variable whose location or scale other free variables move.
 
     Attributes
     ----------
     variable, value : TensorVariable
         The random variable and its value variable.
-    family : Family
-        The row of its distribution.
     parameters : tuple of TensorVariable
-        Of the distribution, as graphs of value variables.
+        What moves it, as graphs of value variables.
     parents : tuple of str
-        The names of the variables that move it.
+        The names of the variables that these depend on.
     shape : tuple of int
         Of the value.
     """
 
     variable: Symbol
     value: Symbol
-    family: Family
     parameters: tuple[Symbol, ...]
     parents: tuple[str, ...]
     shape: tuple[int, ...]
 
-    n_columns, is_noise = 1, False
+    is_noise = False
+
+    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
+        """Return values of the variable's shape in the order in which the chart takes them, or put them back."""
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class ChartedVariable(_Charted):
+    """A variable that is placed element by element; its parameters are those of its distribution."""
+
+    family: Family
+
+    n_columns = 1
 
     @property
     def n_constants(self) -> int:
@@ -102,14 +111,7 @@ class ChartedVariable:
         return 2 * math.prod(self.shape)
 
     def moments(self, parameters: Sequence[Symbol]) -> tuple[Symbol, Symbol]:
-        """Return location and scale for parameters, each of the value's shape.
-
-        Raises
-        ------
-        ConfigurationError
-            If the family's function does not take these parameters, or returns something else than a pair of this
-            shape.
-        """
+        """Return location and scale for parameters, each of the value's shape; raise if the family gives none."""
         location, scale = self.family.moments_at(parameters, str(self.variable.name))
         return self._broadcast(location, "location"), self._broadcast(scale, "scale")
 
@@ -142,10 +144,6 @@ class ChartedVariable:
         """Return location and scale at the values, one after the other."""
         return joined(self.moments(self.parameters))
 
-    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
-        """Return values of the variable's shape in the order in which the chart takes them."""
-        return values
-
     def _broadcast(self, found: Symbol, what: str) -> Symbol:
         """Give one of the moments the value's shape."""
         symbol = pt.as_tensor_variable(found).astype("float64")
@@ -162,10 +160,7 @@ class ChartedVariable:
 class ChartedNoise(ChartedVariable):
     """Noise of a family of location and scale that the model reads as ``μ + σ·noise``: r of the chart of these effects.
 
-    Attributes
-    ----------
-    parameters : tuple of TensorVariable
-        μ and σ, and the parameters of the noise's own distribution.
+    Its parameters are μ and σ, and those of the noise's own distribution.
     """
 
     is_noise = True
@@ -195,28 +190,13 @@ class ChartedNoise(ChartedVariable):
 
 
 @dataclass(frozen=True, eq=False)
-class ChartedRows:
+class ChartedRows(_Charted):
     """An MvNormal of few columns whose rows have one covariance: its Cholesky factor L stands for the scale.
 
     With constants W (k, k) and b (k,) for each row, ``B = I + LᵀWL = R Rᵀ`` and ``t = B⁻¹Lᵀ(b - Wμ) + R⁻ᵀz``, it is
     ``x = μ + L t`` with ``log |∂x/∂z| = Σ log Lᵢᵢ - Σ log Rᵢᵢ`` for each row. All products are written out, element by
-    element over the rows.
-
-    Attributes
-    ----------
-    variable, value, parents, shape
-        As of `ChartedVariable`.
-    parameters : tuple of two TensorVariable
-        The mean, and the covariance's factor.
+    element over the rows. The parameters are the mean, and the covariance's factor.
     """
-
-    variable: Symbol
-    value: Symbol
-    parameters: tuple[Symbol, ...]
-    parents: tuple[str, ...]
-    shape: tuple[int, ...]
-
-    is_noise = False
 
     @property
     def n_columns(self) -> int:
@@ -274,21 +254,12 @@ class ChartedRows:
         mean, factor = self.parameters
         return pt.concatenate([pt.broadcast_to(mean, self._rows_shape).ravel(), factor.ravel()])
 
-    def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
-        """Return values of the variable's shape in the order in which the chart takes them."""
-        return values
-
 
 @dataclass(frozen=True, eq=False)
 class ChartedRowsNoise(ChartedRows):
     """Standard Normals of which the model reads ``μ + L·noise`` for each row: t of the chart of these effects.
 
-    Attributes
-    ----------
-    parameters : tuple of two TensorVariable
-        The mean of the effects, and their covariance's factor.
-    by_columns : bool
-        Whether the rows of the effects are columns of the noise.
+    The rows of the effects may be columns of the noise.
     """
 
     by_columns: bool = False
@@ -315,7 +286,6 @@ class ChartedRowsNoise(ChartedRows):
     def by_rows[Values: (Symbol, NDArray[Any])](self, values: Values) -> Values:
         """Put values of the variable's shape row by row, or put them back."""
         return values.T if self.by_columns else values
-
 
 
 def _log_standard_normal(columns: Sequence[Symbol]) -> Symbol:
@@ -361,17 +331,7 @@ def _solved_backward(root: list[list[Symbol]], right: list[Symbol]) -> list[Symb
 def charted_variables(
     model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
 ) -> list[Charted]:
-    """Find the variables that a chart moves relative to others, parents before children.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        The free variables that are sampled.
-    shapes : mapping
-        Of the value of each.
-    """
+    """Find the sampled variables that a chart moves relative to others, parents before children."""
     found: list[Charted] = []
     for variable in variables:
         made = _charted(model, variable, variables, shapes[variable])
@@ -395,7 +355,7 @@ def _charted(
     valued, value = tuple(model.replace_rvs_by_values(list(parameters))), model.rvs_to_values[variable]
     if family is None:
         return ChartedRows(variable, value, valued, parents, shape)
-    return ChartedVariable(variable, value, family, valued, parents, shape)
+    return ChartedVariable(variable, value, valued, parents, shape, family)
 
 
 def _movers(
@@ -452,7 +412,7 @@ def _noise(
     if not effects.are_rows:
         own = variable.owner.op.dist_params(variable.owner)
         valued = tuple(model.replace_rvs_by_values([*read, *own]))
-        return ChartedNoise(variable, value, family, valued, parents, shape)
+        return ChartedNoise(variable, value, valued, parents, shape, family)
     n_columns = shape[0] if effects.by_columns else shape[1]
     if not 1 < n_columns <= MOST_COLUMNS or family.name != "Normal" or not is_standard_normal(model, variable):
         return None
@@ -485,16 +445,9 @@ def _parents_first(charted: Sequence[Charted]) -> list[Charted]:
 
 
 class Placement(NamedTuple):
-    """All variables as functions of the chart's coordinates.
+    """All variables as functions of the chart's coordinates, and the sums of `Placed`.
 
-    Attributes
-    ----------
-    values : dict
-        From each value variable to its expression.
-    own : dict
-        From random variables to the log density of their own priors, as in `Placed`.
-    scales, log_jacobian : Symbol
-        Summed over the variables.
+    `values` has the expressions by value variables, and `own` the log densities by random variables.
     """
 
     values: dict[Symbol, Symbol]
@@ -504,16 +457,9 @@ class Placement(NamedTuple):
 
 
 def place(charted: Sequence[Charted], coordinates: dict[Symbol, Symbol], constants: Symbol) -> Placement:
-    """Place charted variables, given coordinates and the constants of all their charts.
+    """Place charted variables, parents first, given coordinates and the constants of all their charts in one vector.
 
-    Parameters
-    ----------
-    charted : sequence of Charted
-        Parents first.
-    coordinates : dict
-        From value variables to z, each of the value's shape. It holds the other variables too.
-    constants : Symbol
-        One vector, in the order of `charted`.
+    The coordinates are z by value variables, each of the value's shape, and the values of all other variables.
     """
     values, own = dict(coordinates), {}
     scales, jacobian, start = pt.zeros(()), pt.zeros(()), 0
@@ -526,25 +472,3 @@ def place(charted: Sequence[Charted], coordinates: dict[Symbol, Symbol], constan
             own[each.variable] = placed.own
         scales, jacobian = scales + placed.scales, jacobian + placed.log_jacobian
     return Placement(values, own, scales, jacobian)
-
-
-def in_the_chart(
-    model: pm.Model, variables: Sequence[TensorVariable], shapes: Mapping[TensorVariable, tuple[int, ...]]
-) -> dict[str, str]:
-    """Describe each variable that is sampled: its distribution, and what its coordinates are relative to."""
-    charted = {each.variable: each for each in charted_variables(model, variables, shapes)}
-    said = {}
-    for variable in variables:
-        kind, name = distribution_of(variable), str(variable.name).removesuffix("_rotated_")
-        if variable in charted:
-            what = "location and scale" if charted[variable].n_columns == 1 else "mean and covariance"
-            said[name] = f"{kind}, relative to the {what} that {_names(charted[variable])}"
-        else:
-            said[name] = f"{kind}, as PyMC has it on the unconstrained scale"
-    return said
-
-
-def _names(charted: Charted) -> str:
-    """Name what moves a variable, with a verb."""
-    *most, last = charted.parents
-    return f"{', '.join(most)} and {last} give" if most else f"{last} gives"

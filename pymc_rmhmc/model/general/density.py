@@ -2,44 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.simulator import SimulatorRV
+from pymc.distributions.transforms import ChainedTransform, CircularTransform
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
-from pymc_rmhmc.model.general.angles import period_of
 from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_expensive
-from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
-from pymc_rmhmc.model.hyperparameters import GraphFunction, joined
+from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined
+from pymc_rmhmc.model.words.density_terms import DensityTerms
 
-__all__ = ["GeneralModel", "check_differentiable", "check_no_simulator", "gradient_of"]
+__all__ = ["GeneralModel", "GraphReading", "PackedModel", "check_no_simulator", "gradient_of", "period_of", "twice"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
-# The log density of every variable and potential.
-type Terms = dict[TensorVariable, TensorVariable]
+
+# What to do where a density lacks its first derivative, and where it lacks others.
+WITHOUT_GRADIENT = (
+    "RMHMC needs its gradient, as NUTS does. Write the operation with PyTensor's functions or give it a `pullback`, or "
+    "sample its variables with pm.Slice or pm.DEMetropolisZ."
+)
+WITHOUT_CURVATURE = (
+    "This metric needs derivatives up to the third. Write the operation with PyTensor's functions, or give "
+    'RMHMC(metric="flat"), which needs the gradient alone.'
+)
+# Where a transform of a user's is tried, from the start; the step of its differences; and, of a period, how far off a
+# point may be that counts as the same.
+DISTANCES, NEARBY = np.geomspace(0.01, 1e4, 240), np.linspace(0.0, 1.0, 9)
+STEP, SAME = 1e-4, 1e-6
 
 
-class GeneralModel(PackedModel):
-    """The continuous free variables of a model as one vector, in a flat chart.
+class GraphReading:
+    """What the graph of a model says of some continuous free variables; each answer is found once, when it is asked."""
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        The free variables that are sampled.
-    point : dict
-        Where shapes are taken.
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        self.model, self.variables, self.point = model, tuple(variables), point
+        self.shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
+
+    @cached_property
+    def charted(self) -> list[Charted]:
+        """The variables that the chart moves relative to others, parents first."""
+        return charted_variables(self.model, self.variables, self.shapes)
+
+    @cached_property
+    def periods(self) -> dict[TensorVariable, float]:
+        """After how much each variable that is an angle comes back to the same point."""
+        found = {v: period_of(self.model, v, self.point) for v in self.variables}
+        return {variable: period for variable, period in found.items() if period is not None}
+
+    @cached_property
+    def terms(self) -> dict[TensorVariable, TensorVariable]:
+        """The log density of every variable and potential."""
+        # PyMC writes a density out at each call, which takes a third of a second for a mixture.
+        variables = [*self.model.basic_RVs, *self.model.potentials]
+        return dict(zip(variables, self.model.logp(vars=variables, sum=False), strict=True))
+
+    @cached_property
+    def log_density(self) -> TensorVariable:
+        """The sum of all terms."""
+        return pt.add(*(term.sum() for term in self.terms.values()), pt.zeros(()))
+
+    @cached_property
+    def gradient_seconds(self) -> float:
+        """About how long a gradient takes."""
+        return gradient_seconds(self.model, self.variables, self.point, self.log_density)
+
+    def check_differentiable(self) -> None:
+        """Raise an `UnsupportedModelError` that names an operation without a derivative; nothing is compiled."""
+        check_no_simulator(self.model)
+        gradient_of(self.log_density, [self.model.rvs_to_values[v] for v in self.variables])
+
+
+class PackedModel:
+    """Some continuous free variables of a model as one vector of their values x, and compiled functions of it.
 
     Attributes
     ----------
@@ -47,8 +95,47 @@ class GeneralModel(PackedModel):
         How they are packed: all value variables as one vector x (d,).
     names : tuple of str
         The names of these variables in the model.
-    charted : list of ChartedVariable
-        Those which the chart moves relative to others, parents first.
+    terms : DensityTerms
+        The log density term by term, for errors.
+    functions : tuple of GraphFunction
+        All that are bound to the variables that other steps move, and to shared data.
+    """
+
+    functions: tuple[GraphFunction, ...]
+
+    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+        self.variables = Hyperparameters(model, variables, point)
+        self.names = tuple(str(v.name) for v in variables)
+        self.terms = DensityTerms(model)
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates d."""
+        return self.variables.size
+
+    @property
+    def shared(self) -> list[SharedVariable]:
+        """The shared data that are read."""
+        return list(dict.fromkeys(shared for function in self.functions for shared in function.shared))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables of other steps on which the density depends."""
+        return tuple(dict.fromkeys(name for function in self.functions for name in function.value_names))
+
+    def bind(self, point: Point) -> None:
+        """Take the variables that other steps move, and shared data, from a point."""
+        for function in self.functions:
+            function.bind(point)
+
+
+class GeneralModel(PackedModel):
+    """The continuous free variables of a model as one vector, in a flat chart.
+
+    Attributes
+    ----------
+    charted : list of Charted
+        Those that the chart moves relative to others, parents first.
     charts : tuple of (int array, int, bool)
         Of each: where its elements are in x; the columns that share a covariance, 1 where elements are independent; and
         whether it is the noise of effects in non-centred form.
@@ -56,48 +143,38 @@ class GeneralModel(PackedModel):
         Which values stand for points on a circle, and after how much each comes back to the same point.
     n_constants : int
         Of all charts together.
-    density : GraphFunction
-        ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``.
-    value : GraphFunction
-        ``(z, constants) -> (log density of z, [x (d,), log-Jacobian])``: without the gradient.
+    density, value : GraphFunction
+        ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``, and the same without gradient.
     scores : GraphFunction or None
         ``(x,) -> (scores, moments, own scores)``: the score that everything but its own prior gives each charted
         element, where its prior lies, variable by variable, and the score that its prior gives. None if no variable is
         charted.
-    terms : DensityTerms
-        The log density term by term, for errors.
     gradient_seconds : float
         About how long a gradient takes, by what the graph shows.
     """
 
-    def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:
+    def __init__(
+        self, model: pm.Model, variables: Sequence[TensorVariable], point: Point, reading: GraphReading | None = None
+    ) -> None:
         super().__init__(model, variables, point)
-        shapes = dict(zip(self.variables.variables, self.variables.shapes, strict=True))
-        self.charted = charted_variables(model, variables, shapes)
+        reading = GraphReading(model, variables, point) if reading is None else reading
+        self.charted = reading.charted
         ranges = dict(zip(self.variables.variables, self.variables.slices, strict=True))
-        self.angles = self._angles(model, ranges, point)
+        self.angles = self._angles(ranges, reading.periods)
         parts = [ranges[each.variable] for each in self.charted]
         self.charts = tuple(
             (_places(p, each), each.n_columns, each.is_noise) for p, each in zip(parts, self.charted, strict=True)
         )
         self.n_constants = sum(each.n_constants for each in self.charted)
-        # PyMC writes a density out at each call, which takes a third of a second for a mixture.
-        terms = dict(zip(_terms(model), model.logp(vars=_terms(model), sum=False), strict=True))
-        self.density, self.value = _density(model, self, terms, point)
-        self.scores = _scores(model, self, terms) if parts else None
-        whole = pt.add(*(term.sum() for term in terms.values()), pt.zeros(()))
-        self.gradient_seconds = gradient_seconds(model, variables, point, whole)
-
-    @property
-    def shared(self) -> list[Any]:
-        """The shared data that are read."""
-        return self.density.shared
+        self.density, self.value = _density(self, reading)
+        self.scores = _scores(self, reading) if parts else None
+        self.functions = (self.density, self.value, *([] if self.scores is None else [self.scores]))
+        self.gradient_seconds = reading.gradient_seconds
 
     @property
     def places(self) -> NDArray[np.int64]:
         """Where the charted elements are in x, variable by variable."""
-        found = [places for places, _, _ in self.charts]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *(places for places, _, _ in self.charts)])
 
     @property
     def is_expensive(self) -> bool:
@@ -105,40 +182,22 @@ class GeneralModel(PackedModel):
         # An emulator is of a density on the line, which ends where the draws do.
         return not self.inputs and not self.angles[0].size and is_expensive(self.size, self.gradient_seconds)
 
-    def bind(self, point: Point) -> None:
-        """Take the variables that other steps move, and shared data, from a point."""
-        self.density.bind(point)
-        self.value.bind(point)
-        if self.scores is not None:
-            self.scores.bind(point)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The value variables of other steps on which the density depends."""
-        return self.density.value_names
-
     def _angles(
-        self, model: pm.Model, ranges: dict[TensorVariable, slice], point: Point
+        self, ranges: dict[TensorVariable, slice], periods: dict[TensorVariable, float]
     ) -> tuple[NDArray[np.int64], Array]:
         """Find which values are angles, and their periods; raise a `ConfigurationError` for one that is charted."""
-        charted = {each.variable for each in self.charted}
-        places: list[int] = []
-        periods: list[float] = []
-        for variable, part in ranges.items():
-            period = period_of(model, variable, point)
-            if period is None:
-                continue
-            if variable in charted:
-                raise ConfigurationError(
-                    f"{variable.name}: a location and a scale are registered for it, but its transform makes it an "
-                    "angle, and an angle moves on its circle, relative to nothing. Take its distribution out of "
-                    "register_family, or give the variable another transform."
-                )
-            places += range(part.start, part.stop)
-            periods += [period] * (part.stop - part.start)
-        return np.array(places, np.int64), np.array(periods, np.float64)
+        wrong = [each.variable for each in self.charted if each.variable in periods]
+        if wrong:
+            raise ConfigurationError(
+                f"{wrong[0].name}: a location and a scale are registered for it, but its transform makes it an angle, "
+                "and an angle moves on its circle, relative to nothing. Take its distribution out of register_family, "
+                "or give the variable another transform."
+            )
+        held = [(place, period) for v, period in periods.items() for place in range(ranges[v].start, ranges[v].stop)]
+        places, lengths = zip(*held, strict=True) if held else ((), ())
+        return np.array(places, np.int64), np.array(lengths, np.float64)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # The graphs of the charted variables are needed for reading alone.
         return self.__dict__ | {"charted": []}
 
@@ -148,29 +207,31 @@ def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
     return np.ravel(charted.by_rows(np.arange(part.start, part.stop).reshape(charted.shape)))
 
 
-def _density(
-    model: pm.Model, general: GeneralModel, terms: Terms, point: Point
-) -> tuple[GraphFunction, GraphFunction]:
+def _density(general: GeneralModel, reading: GraphReading) -> tuple[GraphFunction, GraphFunction]:
     """Build the log density of the chart's coordinates, values and log-Jacobian: with the gradient, and without."""
-    variables, constants = general.variables, pt.dvector("constants")
+    model, variables, constants = reading.model, general.variables, pt.dvector("constants")
     placed = place(general.charted, variables.parts, constants)
-    rest = replaced([term.sum() for v, term in terms.items() if v not in placed.own], placed.values)
+    terms = [term.sum() for v, term in reading.terms.items() if v not in placed.own]
+    rest = replaced(terms, placed.values)
     total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
     placed_at = [placed.values[model.rvs_to_values[v]] for v in variables.variables]
     placed_at.append(placed.log_jacobian + placed.scales)
     slopes = gradient_of(total, list(variables.parts.values()))
     vectors = (joined([*slopes, *placed_at]), joined(placed_at))
-    with_gradient, alone = (GraphFunction(model, [variables.symbol, constants], [total, v], point) for v in vectors)
+    with_gradient, alone = (
+        GraphFunction(model, [variables.symbol, constants], [total, v], reading.point) for v in vectors
+    )
     return with_gradient, alone
 
 
-def _scores(model: pm.Model, general: GeneralModel, given: Terms) -> GraphFunction:
+def _scores(general: GeneralModel, reading: GraphReading) -> GraphFunction:
     """Build, at values x, each charted element's score of the rest, its moments, and the score of its prior."""
+    model = reading.model
     # Own priors read a twin of their value, so that one pass back through the graph keeps the two apart.
     twins = {each.value: each.value.clone() for each in general.charted}
     charted = {each.variable for each in general.charted}
     terms = []
-    for variable, term in given.items():
+    for variable, term in reading.terms.items():
         value = model.rvs_to_values.get(variable)
         terms.append(replaced([term], {value: twins[value]})[0] if variable in charted else term)
     total = pt.add(*(t.sum() for t in terms), pt.zeros(()))
@@ -182,31 +243,8 @@ def _scores(model: pm.Model, general: GeneralModel, given: Terms) -> GraphFuncti
     return GraphFunction(model, [general.variables.symbol], general.variables.place(found))
 
 
-def _terms(model: pm.Model) -> list[TensorVariable]:
-    """Return all that has a log density."""
-    return [*model.basic_RVs, *model.potentials]
-
-
-def check_differentiable(model: pm.Model, variables: Sequence[TensorVariable]) -> None:
-    """Raise if PyTensor has no gradient of the log density; nothing is compiled.
-
-    Raises
-    ------
-    UnsupportedModelError
-        With the operation that has none.
-    """
-    check_no_simulator(model)
-    gradient_of(model.logp(), [model.rvs_to_values[v] for v in variables])
-
-
 def check_no_simulator(model: pm.Model) -> None:
-    """Raise for a likelihood that simulates: its density is random, and has no gradient.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there is one.
-    """
+    """Raise an `UnsupportedModelError` for a likelihood that simulates: its density is random, without a gradient."""
     simulated = [str(v.name) for v in model.basic_RVs if isinstance(v.owner.op, SimulatorRV)]
     if simulated:
         raise UnsupportedModelError(
@@ -215,20 +253,74 @@ def check_no_simulator(model: pm.Model) -> None:
         )
 
 
-def gradient_of[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
-    """Return the gradient of the log density; raise an error that names an operation without one.
+def gradient_of[Wrt](
+    total: Symbol, symbols: Wrt, of: str = "the model's log density", remedy: str = WITHOUT_GRADIENT
+) -> Wrt:
+    """Return the gradient of an expression.
 
     Raises
     ------
     UnsupportedModelError
-        If PyTensor cannot differentiate the density.
+        If an operation has none: it is named, with the remedy.
     """
     try:
         found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")
     except NO_DERIVATIVE as error:
-        why = no_derivative_in_words("the model's log density", error)
-        raise UnsupportedModelError(
-            f"{why}. RMHMC needs its gradient, as NUTS does. Write the operation with PyTensor's functions or give it "
-            "a `pullback`, or sample its variables with pm.Slice or pm.DEMetropolisZ."
-        ) from None
+        raise UnsupportedModelError(f"{no_derivative_in_words(of, error)}. {remedy}") from None
     return found
+
+
+def twice[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
+    """Return the gradient of an expression that holds derivatives; raise as `gradient_of` does."""
+    return gradient_of(total, symbols, "the gradient of the model's log density", WITHOUT_CURVATURE)
+
+
+def period_of(model: pm.Model, variable: TensorVariable, point: Point) -> float | None:
+    """Return after how much of a variable's value its transform comes back to the same point; None if it never does.
+
+    PyMC's transform of angles is known. A user's is tried.
+    """
+    transform = model.rvs_to_transforms[variable]
+    while isinstance(transform, ChainedTransform):
+        transform = transform.transform_list[-1]  # the one that the value comes to first
+    if isinstance(transform, CircularTransform) and type(transform).backward is CircularTransform.backward:
+        return 2.0 * np.pi
+    if transform is None or type(transform).__module__.startswith("pymc."):
+        return None
+    value = model.rvs_to_values[variable]
+    placed = [f(value, *variable.owner.inputs) for f in (transform.backward, transform.log_jac_det)]
+    if set(ancestors(placed)) & set(model.basic_RVs):
+        return None
+    function = pytensor.function([value], placed, mode=Mode("py", None), on_unused_input="ignore")
+    start = np.asarray(point[str(value.name)], dtype=value.dtype)
+
+    def moved(by: Array) -> tuple[Array, Array]:
+        place, jacobian = (np.asarray(each, dtype=float).ravel() for each in function(start + by.reshape(start.shape)))
+        return place, jacobian
+
+    with np.errstate(all="ignore"):
+        return _period(moved, start.size) if start.size else None
+
+
+def _period(moved: Callable[[Array], tuple[Array, Array]], size: int) -> float | None:
+    """Return the period of a transform's point and log-Jacobian, which are known at any way (size,) from the start.
+
+    On a circle a point goes round at one rate: what it lacks of a longer way is a multiple of the period.
+    """
+    all_of_it, first = np.ones(size), np.eye(1, size)[0]
+    (origin, jacobian), (beside, _) = moved(0.0 * first), moved(0.5 * first)
+    if origin.size != size or not np.array_equal(origin[1:], beside[1:]):
+        return None
+    places, jacobians = zip(*(moved(distance * all_of_it) for distance in DISTANCES), strict=True)
+    differences = [moved((near + STEP) * first)[0][0] - moved(near * first)[0][0] for near in NEARBY]
+    rate = float(np.median(differences)) / STEP
+    is_uniform = all(np.allclose(each, jacobian, rtol=0.0, atol=SAME) for each in jacobians)
+    if not (is_uniform and np.isfinite(places).all() and np.isfinite(rate) and rate != 0.0):
+        return None
+    lacking = np.abs(DISTANCES - (np.array(places)[:, 0] - origin[0]) / rate)
+    lacking = lacking[lacking > SAME * DISTANCES[-1]]
+    if lacking.size == 0:
+        return None
+    times = np.round(lacking / lacking.min())
+    period = float(lacking.max() / times.max())
+    return period if np.allclose(lacking / period, times, rtol=0.0, atol=1e3 * SAME) else None

@@ -1,97 +1,72 @@
-"""A model's density with its second and third derivatives, as compiled functions of its value variables."""
+"""A model's density with a matrix at every position, and its derivatives, as compiled functions of its value variables.
+
+The matrix is made of products of the Hessian, or it is one that is given as a graph: a user's, or an information.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import explicit_graph_inputs
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import UnsupportedModelError
-from pymc_rmhmc.model.general.density import gradient_of
-from pymc_rmhmc.model.general.packed import PackedModel
-from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words
-from pymc_rmhmc.model.hyperparameters import GraphFunction
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
+from pymc_rmhmc.model.general.density import PackedModel, gradient_of, twice
+from pymc_rmhmc.model.general.information import InformationGraph
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, PYTHON_MODE, inlined, no_derivative_in_words
+from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 
-__all__ = ["GradientModel", "HessianModel", "ValueModel", "twice"]
+__all__ = ["GradientModel", "HessianModel", "MatrixModel", "ValueModel", "of_value_variables"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Symbol = TensorVariable
+# A symbolic (d, d) matrix of `Hyperparameters.symbol`, or an information, whose quadratic forms cost less than its
+# matrix. What a user's function returns is checked.
+type Builder = Callable[[pm.Model, Hyperparameters], object]
 
 # Half the distance of the points whose difference is taken, and how far it may be from the derivative.
 DIFFERENCE, MOST_DIFFERENCE = 1e-5, 1e-4
 # How far from the start derivatives are compared.
 CHECKED_AWAY = 0.3
+# The largest difference between the two halves, in units of the largest entry.
+MOST_ASYMMETRY = 1e-8
+# The largest difference between the same numbers computed in two ways, in units of the largest.
+MOST_FORM_DIFFERENCE = 1e-6
+NO_VECTORS = np.empty((0, 0))
 
 
 class ValueModel(PackedModel):
     """Some continuous free variables of a model as one vector of their values x, with a matrix at every x.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        The free variables that are sampled.
-    point : dict
-        Where shapes are taken.
-
     Attributes
     ----------
-    variables : Hyperparameters
-        How they are packed: all value variables as one vector x (d,).
-    names : tuple of str
-        The names of these variables in the model.
     evaluate : GraphFunction
         ``(x, ...) -> (log density, gradient (d,), matrix)``.
     pull : GraphFunction
         ``(x, ..., bar) -> (Σ bar ∘ ∂matrix/∂x,)``, (d,), with a bar of the matrix's shape.
     along : GraphFunction or None
         Where the matrix is a metric G, ``(x, u) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``.
-    terms : DensityTerms
-        The log density term by term, for errors.
     """
 
     evaluate: GraphFunction
     pull: GraphFunction
     along: GraphFunction | None = None
 
-    @property
-    def shared(self) -> list[Any]:
-        """The shared data that are read."""
-        return self.evaluate.shared
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The value variables of other steps on which the density depends."""
-        return self.evaluate.value_names
-
-    def bind(self, point: Point) -> None:
-        """Take the variables that other steps move, and shared data, from a point."""
-        self.evaluate.bind(point)
-        self.pull.bind(point)
-
     def check_derivative(self, point: Point, *given: Array) -> None:
-        """Compare the derivative of the matrix with differences, along a random direction.
+        """Compare the derivative of the matrix with differences, along a random direction; raise if they differ.
 
-        Parameters
-        ----------
-        point : dict
-            Near it, since what is 0 at a start hides what is wrong; at it, if nothing is finite there.
-        given : arrays
-            What the functions take after x.
-
-        Raises
-        ------
-        UnsupportedModelError
-            If they differ: PyTensor has compiled something else than what was written. A force that is not that of the
-            energy would not leave the posterior unchanged.
+        This is done near the point, since what is 0 at a start hides what is wrong; at it, if nothing is finite there.
+        Where they differ PyTensor has compiled something else than what was written. A force that is not that of the
+        energy would not leave the posterior unchanged.
         """
         x, rng = self._near(point, *given), np.random.default_rng(1)
         matrix = self.evaluate(x, *given)[2]
@@ -135,6 +110,7 @@ class HessianModel(ValueModel):
         pulled = twice((products * bar).sum(), x)
         self.evaluate = GraphFunction(model, [x, vectors], [total, gradient, products], point)
         self.pull = GraphFunction(model, [x, vectors, bar], [pulled], point)
+        self.functions = (self.evaluate, self.pull)
         self.bind(point)
         self.check_derivative(point, np.random.default_rng(1).standard_normal((2, self.size)))
 
@@ -147,6 +123,7 @@ class GradientModel(ValueModel):
         x, bar = self.variables.symbol, pt.dmatrix("bar")
         self.evaluate = GraphFunction(model, [x], [*self._log_density(model), pt.zeros((0, x.size))], point)
         self.pull = GraphFunction(model, [x, bar], [pt.zeros_like(x)], point)
+        self.functions = (self.evaluate, self.pull)
 
 
 def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
@@ -158,21 +135,171 @@ def _products(gradient: Symbol, x: Symbol, vectors: Symbol) -> Symbol:
     return found if found.ndim == vectors.ndim else pt.broadcast_to(found, vectors.shape)
 
 
-def twice[Wrt](total: Symbol, symbols: Wrt) -> Wrt:
-    """Return the gradient of an expression that holds derivatives; raise an error that names an operation without one.
+class MatrixModel(ValueModel):
+    """A model's log density with a matrix G(θ), θ being its sampled value variables; see `ValueModel`.
+
+    `evaluate` takes θ, and its matrix is G, (d, d), symmetric. `pull` takes θ and a bar (d, d). Both take vectors after
+    θ as those of `HessianModel` do, and make no use of them. `along` takes θ and a vector u (d,), and gives ``G u`` and
+    ``-½ uᵀ(∂G/∂θᵢ)u`` for every i.
+
+    The point is the start, where G is looked at; messages call the metric by `name`.
 
     Raises
     ------
-    UnsupportedModelError
-        If PyTensor cannot differentiate it.
+    ConfigurationError
+        If there is no such matrix, if at the start it has another shape, is not finite, symmetric and positive
+        definite or its derivative is not finite, or if PyTensor cannot differentiate it.
     """
-    try:
-        found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")
-    except NO_DERIVATIVE as error:
-        why = no_derivative_in_words("the gradient of the model's log density", error)
-        raise UnsupportedModelError(
-            f"{why}. This metric needs derivatives up to the third. Write the operation with PyTensor's functions, or "
-            'give RMHMC(metric="flat"), which needs the gradient alone.'
-        ) from None
-    return found
 
+    along: GraphFunction
+
+    def __init__(
+        self, model: pm.Model, variables: Sequence[TensorVariable], point: Point, build: Builder,
+        *, name: str = "GraphMetric",
+    ) -> None:  # fmt: skip
+        super().__init__(model, variables, point)
+        self._name = name
+        built = build(model, self.variables)
+        raw = self._as_matrix(built.matrix if isinstance(built, InformationGraph) else built, model)
+        self._check_at_start(raw, model, point)
+        matrix, vectors, bar = 0.5 * (raw + raw.T), pt.dmatrix("vectors"), pt.dmatrix("bar")
+        theta, u = self.variables.symbol, pt.dvector("u")
+        form = built.form(u) if isinstance(built, InformationGraph) else u @ matrix @ u
+        try:
+            slope = pt.grad((bar * matrix).sum(), theta, disconnected_inputs="ignore")
+            doubled, change = pt.grad(form, [u, theta], disconnected_inputs="ignore")
+        except NO_DERIVATIVE as error:
+            raise ConfigurationError(
+                f"{no_derivative_in_words(f'the matrix of {name}', error)}. RMHMC needs its derivative. Write the "
+                'operation with PyTensor\'s functions, or use RMHMC(metric="flat").'
+            ) from None
+        self.evaluate = GraphFunction(model, [theta, vectors], [*self._log_density(model), matrix], point)
+        self.pull = GraphFunction(model, [theta, vectors, bar], [slope], point)
+        self.along = GraphFunction(model, [theta, u], [0.5 * doubled, -0.5 * change], point)
+        self.functions = (self.evaluate, self.pull, self.along)
+        self.bind(point)
+        self._check_finite_derivative(point)
+        self.check_derivative(point, NO_VECTORS)
+        self._check_along(point)
+
+    def matrix(self, theta: Array) -> Array:
+        """Return G (d, d), symmetric, at θ (d,), which must be contiguous."""
+        return self.evaluate(theta, NO_VECTORS)[2]
+
+    def pullback(self, theta: Array, bar: Array) -> Array:
+        """Return ``Σⱼₖ barⱼₖ ∂Gⱼₖ/∂θᵢ`` for every i, (d,), by one pass back through the graph."""
+        return self.pull(theta, NO_VECTORS, bar)[0]
+
+    def _as_matrix(self, found: object, model: pm.Model) -> Symbol:
+        """Check what a function returned, and return it as a matrix of θ and of what may be bound."""
+        try:
+            matrix = pt.as_tensor_variable(found)
+        except (TypeError, ValueError, NotImplementedError):
+            matrix = None
+        if matrix is None or matrix.ndim != 2:
+            kind = f"a value with {matrix.ndim} axes" if matrix is not None else shown(found)
+            raise ConfigurationError(
+                f"{self._name}: the function must return a symbolic matrix of the value variables, and returned {kind}."
+                ' Return one such as lambda m: pt.diag(pt.exp(m.rvs_to_values[m["x"]])).'
+            )
+        known = {self.variables.symbol, *model.value_vars}
+        inputs = [v for v in explicit_graph_inputs([matrix]) if not isinstance(v, Constant | SharedVariable)]
+        strange = [str(v) for v in inputs if v not in known]
+        if strange:
+            raise ConfigurationError(
+                f"{self._name}: the matrix depends on {listed(strange)}, which the model does not have. Use the value "
+                'variables of the model that the function is given, such as m.rvs_to_values[m["x"]].'
+            )
+        return matrix.astype("float64")
+
+    def _check_at_start(self, matrix: Symbol, model: pm.Model, point: Point) -> None:
+        """Look at the matrix at the start; nothing is compiled."""
+        values = [v for v in model.value_vars if str(v.name) not in self.variables.names]
+        (graph,) = inlined([matrix], ())
+        function = pytensor.function([self.variables.symbol, *values], graph, mode=PYTHON_MODE,
+                                     on_unused_input="ignore", allow_input_downcast=True)  # fmt: skip
+        found = np.asarray(function(self.variables.pack(point), *(point[str(v.name)] for v in values)))
+        d = self.size
+        if found.shape != (d, d):
+            raise ConfigurationError(
+                f"{self._name}: the matrix has shape {found.shape}, and must have {(d, d)}: a row for each value of "
+                f"{listed(self.variables.names)}, one variable after another."
+            )
+        if not np.isfinite(found).all():
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not finite at the start: {self._entry(~np.isfinite(found), found)}. "
+                "Give variables other initial values with pm.sample(initvals=), or mend the matrix."
+            )
+        difference = np.abs(found - found.T)
+        if difference.max(initial=0.0) > MOST_ASYMMETRY * np.abs(found).max(initial=0.0):
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not symmetric: {self._entry(difference == difference.max(), found)}, and "
+                "the other half differs. Return (G + G.T) / 2."
+            )
+        least = float(np.linalg.eigvalsh(found).min(initial=np.inf))
+        if least <= 0.0:
+            raise ConfigurationError(
+                f"{self._name}: the matrix is not positive definite at the start; its least eigenvalue is "
+                f"{shown(least)}. Momenta need a positive definite one: add the curvature of the prior, or a multiple "
+                "of pt.eye(d)."
+            )
+
+    def _check_finite_derivative(self, point: Point) -> None:
+        """Check the derivative of one sum over all entries at the start."""
+        d = self.size
+        found = self.pullback(self.variables.pack(point), np.ones((d, d)) + np.eye(d))
+        if not np.isfinite(found).all():
+            raise ConfigurationError(
+                f"{self._name}: the matrix's derivative by {self._place(int(np.argmin(np.isfinite(found))))} is not "
+                "finite at the start. Look for square roots or absolute values at 0, and for divisions by 0 in a "
+                "branch of pt.switch that is not taken."
+            )
+
+    def _check_along(self, point: Point) -> None:
+        """Compare the form that needs no matrix with the matrix, near the start."""
+        theta = self._near(point, NO_VECTORS)
+        u = np.random.default_rng(2).standard_normal(self.size)
+        expected = (self.matrix(theta) @ u, self.pullback(theta, -0.5 * np.outer(u, u)))
+        for found, other in zip(self.along(theta, u), expected, strict=True):
+            if np.abs(found - other).max(initial=0.0) > MOST_FORM_DIFFERENCE * np.abs(other).max(initial=1.0):
+                raise UnsupportedModelError(
+                    f"PyTensor has compiled two forms of the matrix of {self._name} differently, and draws would be "
+                    'wrong. Give RMHMC(metric="flat"), which needs the gradient alone.'
+                )
+
+    def _entry(self, mask: NDArray[np.bool_], found: Array) -> str:
+        """Describe the first entry of a mask in words."""
+        i, j = np.argwhere(mask)[0]
+        return f"the entry of {self._place(int(i))} and {self._place(int(j))} is {shown(float(found[i, j]))}"
+
+    def _place(self, index: int) -> str:
+        """Return the name of a coordinate of θ."""
+        for name, shape, part in zip(self.variables.names, self.variables.shapes, self.variables.slices, strict=True):
+            if part.start <= index < part.stop:
+                at = np.unravel_index(index - part.start, shape)
+                return name + (f"[{', '.join(str(int(k)) for k in at)}]" if shape else "")
+        raise IndexError(index)
+
+
+def of_value_variables(function: Callable[[pm.Model], object]) -> Builder:
+    """Return the builder of a user's matrix, a function of the model.
+
+    The function writes the matrix in the model's value variables, with rows in the order of ``model.value_vars``.
+    """
+
+    def build(model: pm.Model, packed: Hyperparameters) -> object:
+        found = function(model)
+        if not isinstance(found, TensorVariable) or found.ndim != 2:
+            return found
+        (matrix,) = packed.substitute([found], model)
+        given = [str(v.name) for v in model.value_vars if str(v.name) in packed.names]
+        if given == list(packed.names):
+            return matrix
+        # Rows as the function has them, for each coordinate of θ.
+        lengths = {name: part.stop - part.start for name, part in zip(packed.names, packed.slices, strict=True)}
+        ends = np.cumsum([0, *(lengths[name] for name in given)])
+        starts = dict(zip(given, ends, strict=False))
+        order = np.concatenate([starts[name] + np.arange(lengths[name]) for name in packed.names])
+        return matrix[order[:, None], order[None, :]]
+
+    return build

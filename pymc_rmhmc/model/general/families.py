@@ -54,13 +54,7 @@ class Family:
     standard: Callable[..., Symbol] | None = None
 
     def moments_at(self, parameters: Sequence[Symbol], variable: str) -> tuple[Symbol, Symbol]:
-        """Return the location and the scale that the function gives for a variable's parameters.
-
-        Raises
-        ------
-        ConfigurationError
-            If the function takes another number of parameters, or returns something else than a pair.
-        """
+        """Return location and scale for a variable's parameters; raise if the function does not fit them."""
         if not takes(self.moments, len(parameters)):
             raise ConfigurationError(f"{variable}: {self._wrong_arity(len(parameters))}")
         found = self.moments(*parameters)
@@ -185,47 +179,37 @@ def _odds(first: Symbol, second: Symbol) -> tuple[Symbol, Symbol]:
     return mean - other_mean, pt.sqrt(deviation**2 + other**2)
 
 
-def _add_location_scale() -> None:
-    """Add families of a location and a scale."""
-    _row("Normal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
-    _row("StudentT", "", lambda nu, mu, sigma: (mu, sigma), lambda nu, mu, sigma: pm.StudentT.dist(
-        nu=nu, mu=0.0, sigma=1.0))  # fmt: skip
-    _row("Laplace", "", lambda mu, b: (mu, b), lambda mu, b: pm.Laplace.dist(0.0, 1.0))
-    _row("Logistic", "", lambda mu, s: (mu, s), lambda mu, s: pm.Logistic.dist(0.0, 1.0))
-    _row("Cauchy", "", lambda alpha, beta: (alpha, beta), lambda alpha, beta: pm.Cauchy.dist(0.0, 1.0))
-    _row("Gumbel", "", lambda mu, beta: (mu, beta), lambda mu, beta: pm.Gumbel.dist(0.0, 1.0))
-    _row("LogNormal", "LogTransform", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
-    _row("LogitNormal", "LogOddsTransform", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
-    _row("SkewNormal", "", lambda mu, sigma, alpha: (mu, sigma), lambda mu, sigma, alpha: pm.SkewNormal.dist(
-        mu=0.0, sigma=1.0, alpha=alpha))  # fmt: skip
-    _row("Moyal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Moyal.dist(0.0, 1.0))
-    _row("AsymmetricLaplace", "", lambda b, kappa, mu: (mu, 1.0 / b))
-    _row("SkewStudentT", "", lambda a, b, mu, sigma: (mu, sigma))
-    _row("ExGaussian", "", lambda mu, sigma, nu: (mu + nu, pt.sqrt(sigma**2 + nu**2)))
-    _row("ZeroSumNormal", "ZeroSumTransform", lambda sigma, support: (pt.zeros_like(sigma), sigma))
+# Families of a location and a scale.
+_row("Normal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
+_row("StudentT", "", lambda nu, mu, sigma: (mu, sigma), lambda nu, mu, sigma: pm.StudentT.dist(
+    nu=nu, mu=0.0, sigma=1.0))  # fmt: skip
+_row("Laplace", "", lambda mu, b: (mu, b), lambda mu, b: pm.Laplace.dist(0.0, 1.0))
+_row("Logistic", "", lambda mu, s: (mu, s), lambda mu, s: pm.Logistic.dist(0.0, 1.0))
+_row("Cauchy", "", lambda alpha, beta: (alpha, beta), lambda alpha, beta: pm.Cauchy.dist(0.0, 1.0))
+_row("Gumbel", "", lambda mu, beta: (mu, beta), lambda mu, beta: pm.Gumbel.dist(0.0, 1.0))
+_row("LogNormal", "LogTransform", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
+_row("LogitNormal", "LogOddsTransform", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Normal.dist(0.0, 1.0))
+_row("SkewNormal", "", lambda mu, sigma, alpha: (mu, sigma), lambda mu, sigma, alpha: pm.SkewNormal.dist(
+    mu=0.0, sigma=1.0, alpha=alpha))  # fmt: skip
+_row("Moyal", "", lambda mu, sigma: (mu, sigma), lambda mu, sigma: pm.Moyal.dist(0.0, 1.0))
+_row("AsymmetricLaplace", "", lambda b, kappa, mu: (mu, 1.0 / b))
+_row("SkewStudentT", "", lambda a, b, mu, sigma: (mu, sigma))
+_row("ExGaussian", "", lambda mu, sigma, nu: (mu + nu, pt.sqrt(sigma**2 + nu**2)))
+_row("ZeroSumNormal", "ZeroSumTransform", lambda sigma, support: (pt.zeros_like(sigma), sigma))
 
+# Positive families, whose value variable is the logarithm.
+_row("HalfNormal", "LogTransform", lambda loc, sigma: _log_spread(sigma, LOG_HALF_NORMAL))
+_row("HalfCauchy", "LogTransform", lambda beta: _log_spread(beta, LOG_HALF_CAUCHY))
+_row("HalfStudentT", "LogTransform", lambda nu, sigma: _log_spread(sigma, LOG_HALF_CAUCHY))
+_row("Exponential", "LogTransform", lambda scale: _log_spread(scale, LOG_EXPONENTIAL))
+_row("Gamma", "LogTransform", _log_gamma_of_scale)
+_row("InverseGamma", "LogTransform", _log_inverse_gamma)
+_row("Weibull", "LogTransform", lambda alpha, beta: (pt.log(beta) - 0.577 / alpha, 1.283 / alpha))
+_row("Wald", "LogTransform", lambda mu, lam, alpha: (
+    pt.log(mu) - 0.5 * pt.log1p(mu / lam), pt.sqrt(pt.log1p(mu / lam))))  # fmt: skip
+_row("Rice", "LogTransform", lambda b, sigma: (pt.log(sigma) + 0.5 * pt.log1p(b**2), 1.0 / (1.0 + b)))
 
-def _add_positive() -> None:
-    """Add positive families, whose value variable is the logarithm."""
-    log = "LogTransform"
-    _row("HalfNormal", log, lambda loc, sigma: _log_spread(sigma, LOG_HALF_NORMAL))
-    _row("HalfCauchy", log, lambda beta: _log_spread(beta, LOG_HALF_CAUCHY))
-    _row("HalfStudentT", log, lambda nu, sigma: _log_spread(sigma, LOG_HALF_CAUCHY))
-    _row("Exponential", log, lambda scale: _log_spread(scale, LOG_EXPONENTIAL))
-    _row("Gamma", log, _log_gamma_of_scale)
-    _row("InverseGamma", log, _log_inverse_gamma)
-    _row("Weibull", log, lambda alpha, beta: (pt.log(beta) - 0.577 / alpha, 1.283 / alpha))
-    _row("Wald", log, lambda mu, lam, alpha: (pt.log(mu) - 0.5 * pt.log1p(mu / lam), pt.sqrt(pt.log1p(mu / lam))))
-    _row("Rice", log, lambda b, sigma: (pt.log(sigma) + 0.5 * pt.log1p(b**2), 1.0 / (1.0 + b)))
+# Families between 0 and 1, whose value variable is the log-odds.
+_row("Beta", "LogOddsTransform", _odds)
+_row("Kumaraswamy", "LogOddsTransform", _odds)
 
-
-def _add_bounded() -> None:
-    """Add families between 0 and 1, whose value variable is the log-odds."""
-    odds = "LogOddsTransform"
-    _row("Beta", odds, _odds)
-    _row("Kumaraswamy", odds, _odds)
-
-
-_add_location_scale()
-_add_positive()
-_add_bounded()

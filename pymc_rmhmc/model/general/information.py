@@ -36,12 +36,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.model.general.information_families import (
+    INFORMATION,
     SCALES,
     Information,
     InformationRow,
     log_of,
     log_probabilities,
-    registered_information,
 )
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
@@ -93,24 +93,11 @@ class InformationGraph:
     form: Callable[[Symbol], Symbol]
 
 
-def fisher_information(
-    model: pm.Model, variables: Sequence[TensorVariable], packed: Hyperparameters
-) -> InformationGraph:
+def fisher_information(model: pm.Model, packed: Hyperparameters) -> InformationGraph:
     """Return G (d, d), the information of the observed and of the free variables, as graphs of θ.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        Its random variables that are sampled. The others count as known.
-    packed : Hyperparameters
-        Their value variables as one vector θ.
-
-    Returns
-    -------
-    InformationGraph
-        Positive definite wherever the model has a density.
+    The variables that θ packs are sampled, and the others count as known. G is positive definite wherever the model has
+    a density.
 
     Raises
     ------
@@ -128,25 +115,9 @@ def information_form(
 ) -> tuple[Callable[[Symbol], Symbol], tuple[str, ...]]:
     """Return ``u -> uᵀ G u`` of all variables but a process, as graphs of the process's values and the others.
 
-    And the names of the variables whose prior adds the SoftAbs of its curvature, which need not be positive.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    packed : Hyperparameters
-        All that is sampled.
-    process : TensorVariable
-        The random variable of the process, whose own prior is not counted.
-    replaced : dict
-        The node at which the model reads the process, and the symbolic values of `packed` that take its place.
-    metric : str
-        What messages call the metric.
-
-    Raises
-    ------
-    ConfigurationError
-        As `fisher_information`.
+    And the names of the variables whose prior adds the SoftAbs of its curvature, which need not be positive. The own
+    prior of the process is not counted. `replaced` maps the node at which the model reads the process, and the symbolic
+    values of `packed` that take its place. It raises as `fisher_information` does.
     """
     reader = _Reader(model, packed, replaced=replaced, metric=metric, of_process=True)
     reader.read_all(apart=process)
@@ -159,10 +130,8 @@ class _Reader:
 
     Attributes
     ----------
-    model : pymc.Model
-        The model.
-    packed : Hyperparameters
-        θ.
+    model, packed
+        The model, and θ.
     blocks : list of (places, places, block)
         Rows and columns of G, and what is added there.
     forms : list of callable
@@ -231,7 +200,7 @@ class _Reader:
                 f"{self._name} has a {name} prior, which has no curvature: the metric can be singular. Give it "
                 f'a proper prior, such as {FLAT[name].format(self._name)}, or use RMHMC(metric="softabs").'
             )
-        row, kind = registered_information().get(name), "" if transform is None else type(transform).__name__
+        row, kind = INFORMATION.get(name), "" if transform is None else type(transform).__name__
         (value,) = self.valued([variable])
         if row is not None and row.location and SCALES[row.location] == kind:
             self._add_relative(self._information(row, variable), own, _shape_of(value))
@@ -245,7 +214,7 @@ class _Reader:
     def read(self, variable: Symbol, value: Symbol, shape: Shape) -> None:
         """Add the term of a distribution for a value of this shape, an expression of the model's random variables."""
         name, structure = distribution_of(variable), _structure_of(variable)
-        row = registered_information().get(name)
+        row = INFORMATION.get(name)
         if structure is not None:
             structure(self, variable, value, shape)
         elif row is None or row.location == "interval" or (self.of_process and self._has_known_parameters(variable)):
@@ -261,7 +230,7 @@ class _Reader:
             self.add(information, shape)
 
     def _information(self, row: InformationRow, variable: Symbol) -> Information:
-        return row.at(self.valued(variable.owner.op.dist_params(variable.owner)), self._name)
+        return row.at(*self.valued(variable.owner.op.dist_params(variable.owner)))
 
     def _has_known_parameters(self, variable: Symbol) -> bool:
         """Check whether a variable has a registered likelihood of which nothing is sampled but its predictor."""

@@ -8,24 +8,19 @@ and the value through their difference, on a scale such as ``log x``, F of the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import NamedTuple
 
 import pytensor.tensor as pt
 from pytensor.tensor.special import Softmax, log_softmax
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model.likelihoods.binary import binomial_cloglog, binomial_probit
 from pymc_rmhmc.model.likelihoods.counts import mean_of_odds
 from pymc_rmhmc.model.likelihoods.links import strip, undo_cloglog, undo_log, undo_logit, undo_probit
-from pymc_rmhmc.model.likelihoods.registry import takes
 
-__all__ = [
-    "SCALES", "Information", "InformationRow", "log_of", "log_probabilities", "register_information",
-    "registered_information",
-]  # fmt: skip
+__all__ = ["INFORMATION", "SCALES", "Information", "InformationRow", "log_of", "log_probabilities"]
 
 type Symbol = TensorVariable
 type Entry = TensorVariable | float
@@ -61,15 +56,12 @@ class Information:
     matrix: Sequence[Sequence[Entry]]
 
 
-@dataclass(frozen=True, slots=True)
-class InformationRow:
+class InformationRow(NamedTuple):
     """One family.
 
     Attributes
     ----------
-    name : str
-        As PyMC calls the distribution.
-    function : callable
+    at : callable
         From the distribution's parameters, in the order of PyMC's ``dist_params``, to an `Information`.
     location : str
         The scale of the value on which the first parameter is its location: a key of `SCALES`, or "" for none.
@@ -77,81 +69,9 @@ class InformationRow:
         Axes that the parameters have and the variable has not: 1 of Categorical.
     """
 
-    name: str
-    function: Callable[..., Information]
-    location: str
+    at: Callable[..., Information]
+    location: str = ""
     n_categories_axes: int = 0
-
-    def at(self, parameters: Sequence[Symbol], variable: str) -> Information:
-        """Return the information at a variable's parameters.
-
-        Raises
-        ------
-        ConfigurationError
-            If the function takes another number of parameters, or returns something else.
-        """
-        if not takes(self.function, len(parameters)):
-            raise ConfigurationError(
-                f"{variable}: {self.name} has {counted(len(parameters), 'parameter')}, and the function registered for "
-                "its information takes another number. Give register_information one that takes all of them."
-            )
-        found = self.function(*parameters)
-        k = len(found.parameters) if isinstance(found, Information) else 0
-        if not k or len(found.matrix) != k or any(len(row) != k for row in found.matrix):
-            raise ConfigurationError(
-                f"{variable}: the function registered for the information of {self.name} must return an Information "
-                f"with k parameters and k rows of k entries, and returned {shown(found)}."
-            )
-        return found
-
-
-_rows: dict[str, InformationRow] = {}
-
-
-def register_information(name: str, function: Callable[..., Information], *, location: str = "") -> None:
-    """Register the expected information of a distribution, from which Fisher metrics are made.
-
-    Parameters
-    ----------
-    name : str
-        The distribution's class in PyMC, such as "Gumbel".
-    function : callable
-        From the distribution's parameters (symbolic, in the order of PyMC's ``dist_params``) to an `Information`.
-    location : {"", "identity", "log", "logit"}
-        The scale of the value on which the first of the returned parameters is a location. A free variable needs one.
-
-    Raises
-    ------
-    ConfigurationError
-        If an argument is not of these types. When a model is read, if the function does not fit the distribution.
-
-    Examples
-    --------
-    >>> import pytensor.tensor as pt
-    >>> from pymc_rmhmc.model.general.information_families import Information, register_information
-    >>> def laplace(mu, b):
-    ...     return Information([mu, pt.log(b)], [[1 / b**2, 0.0], [0.0, 1.0]])
-    >>> register_information("Laplace", laplace, location="identity")
-    """
-    if not isinstance(name, str) or not name:
-        raise ConfigurationError(
-            f"register_information: name must be the name of a class, such as 'Gumbel', got {shown(name)}."
-        )
-    if not callable(function):
-        raise ConfigurationError(
-            "register_information: function must be a function from the distribution's parameters to an Information, "
-            f"got {shown(function)}."
-        )
-    if location and location not in SCALES:
-        raise ConfigurationError(
-            f'register_information: location={shown(location)} must be "" or one of {", ".join(SCALES)}.'
-        )
-    _rows[name] = InformationRow(name, function, location)
-
-
-def registered_information() -> Mapping[str, InformationRow]:
-    """Return all rows by the names of distributions."""
-    return MappingProxyType(_rows)
 
 
 def log_of(value: Symbol) -> Symbol:
@@ -339,38 +259,30 @@ def _multinomial(n: Symbol, p: Symbol) -> Information:
     return Information([p], [[n / pt.maximum(p, LEAST)]])
 
 
-def _row(name: str, function: Callable[..., Information], location: str = "", n_categories_axes: int = 0) -> None:
-    _rows[name] = InformationRow(name, function, location, n_categories_axes)
-
-
-def _add_continuous() -> None:
-    for name, function in (
-        ("Normal", _normal), ("StudentT", _student_t), ("Laplace", _laplace), ("Cauchy", _cauchy),
-        ("Logistic", _logistic), ("Gumbel", _gumbel),
-    ):  # fmt: skip
-        _row(name, function, "identity")
-    _row("LogNormal", _normal, "log")
-    _row("HalfNormal", lambda loc, sigma: Information([log_of(sigma)], [[2.0]]), "log")
-    _row("HalfCauchy", lambda beta: Information([log_of(beta)], [[0.5]]), "log")
-    _row("HalfStudentT", _half_student_t, "log")
-    _row("Exponential", lambda scale: Information([log_of(scale)], [[1.0]]), "log")
-    _row("Gamma", _gamma, "log")
-    _row("InverseGamma", _inverse_gamma, "log")
-    _row("Weibull", _weibull, "log")
-    _row("LogitNormal", _normal, "logit")
-    _row("Beta", _beta, "logit")
-    _row("Uniform", _uniform, "interval")
-
-
-def _add_discrete() -> None:
-    _row("Bernoulli", lambda p: _binomial(pt.ones(()), p))
-    _row("Binomial", _binomial)
-    _row("Poisson", _poisson)
-    _row("NegativeBinomial", _negative_binomial)
-    _row("Geometric", _geometric)
-    _row("Multinomial", _multinomial)
-    _row("Categorical", lambda p: _multinomial(pt.ones(()), p), n_categories_axes=1)
-
-
-_add_continuous()
-_add_discrete()
+# By the names of distributions in PyMC.
+INFORMATION = {
+    "Normal": InformationRow(_normal, "identity"),
+    "StudentT": InformationRow(_student_t, "identity"),
+    "Laplace": InformationRow(_laplace, "identity"),
+    "Cauchy": InformationRow(_cauchy, "identity"),
+    "Logistic": InformationRow(_logistic, "identity"),
+    "Gumbel": InformationRow(_gumbel, "identity"),
+    "LogNormal": InformationRow(_normal, "log"),
+    "HalfNormal": InformationRow(lambda loc, sigma: Information([log_of(sigma)], [[2.0]]), "log"),
+    "HalfCauchy": InformationRow(lambda beta: Information([log_of(beta)], [[0.5]]), "log"),
+    "HalfStudentT": InformationRow(_half_student_t, "log"),
+    "Exponential": InformationRow(lambda scale: Information([log_of(scale)], [[1.0]]), "log"),
+    "Gamma": InformationRow(_gamma, "log"),
+    "InverseGamma": InformationRow(_inverse_gamma, "log"),
+    "Weibull": InformationRow(_weibull, "log"),
+    "LogitNormal": InformationRow(_normal, "logit"),
+    "Beta": InformationRow(_beta, "logit"),
+    "Uniform": InformationRow(_uniform, "interval"),
+    "Bernoulli": InformationRow(lambda p: _binomial(pt.ones(()), p)),
+    "Binomial": InformationRow(_binomial),
+    "Poisson": InformationRow(_poisson),
+    "NegativeBinomial": InformationRow(_negative_binomial),
+    "Geometric": InformationRow(_geometric),
+    "Multinomial": InformationRow(_multinomial),
+    "Categorical": InformationRow(lambda p: _multinomial(pt.ones(()), p), n_categories_axes=1),
+}

@@ -1,14 +1,14 @@
-"""A Gaussian vector and its hyperparameters as functions of both: what dense processes and series share.
+"""A Gaussian vector and its hyperparameters as functions of both: a process with a dense covariance, or a series.
 
 The vector is s, whatever the model's predictors read, however it is written. What is compiled is what its prior is made
-of, as expressions of θ with two derivatives, and the rest of the log density with its information.
+of, as expressions of θ with two derivatives, and the rest of the log density with its information. Factors stay
+outside, in closed form: see `process_density` and `series_density` in `pymc_rmhmc.metrics.processes`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 from pytensor.gradient import disconnected_grad, pushforward
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.variable import TensorVariable
+from scipy.signal import lfilter
 
-from pymc_rmhmc.errors import UnsupportedModelError, listed
+from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.forms.components import LatentReader
-from pymc_rmhmc.model.forms.priors import LatentVariable
-from pymc_rmhmc.model.general.density import gradient_of
-from pymc_rmhmc.model.general.derivatives import twice
+from pymc_rmhmc.model.forms.joint_blocks import covariance_of
+from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, FirstOrder, LatentVariable, first_order
+from pymc_rmhmc.model.general.density import PackedModel, gradient_of, twice
 from pymc_rmhmc.model.general.information import information_form
-from pymc_rmhmc.model.general.packed import PackedModel
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, inlined, no_derivative_in_words, reaches, substitute
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.observed.observation import Observation
 from pymc_rmhmc.model.observed.unregistered_readers import log_density_at
 from pymc_rmhmc.model.structure import LatentBlock
 
-__all__ = ["LatentModel"]
+__all__ = ["LatentModel", "ProcessModel", "SeriesModel"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -49,35 +49,22 @@ class _ProcessValues(Hyperparameters):
     def __init__(self, model: pm.Model, variables: Sequence[Symbol], point: Point, *, whitened: bool) -> None:
         super().__init__(model, variables, point)
         if whitened:
-            own, *others = self._parts
+            own, *others = self.parts
             values = own.type("process")
-            self._parts = {values: self._parts[own]} | {value: self._parts[value] for value in others}
+            self.parts = {values: self.parts[own]} | {value: self.parts[value] for value in others}
 
 
 class LatentModel(PackedModel, ABC):
     """A Gaussian vector of n values s and d hyperparameters θ, as functions of x = (s, θ) or of θ alone.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    block : LatentBlock
-        One vector, and its observations.
-    hyperparameters : sequence of TensorVariable
-        The free variables that are sampled with it.
-    point : dict
-        Where shapes are taken, and where the information is looked at.
-    metric : str
-        What messages call the metric.
+    The block is one vector and its observations. Shapes are taken at the point, and the information is looked at there.
 
     Attributes
     ----------
     variables : Hyperparameters
         The model's own value variables as one vector, those of the process first.
-    names : tuple of str
-        The variables.
     n_process, n_theta : int
-        N and d.
+        The numbers n and d.
     whitened : bool
         Whether the model's values are ``L⁻¹ s``, and not s itself.
     is_series : bool
@@ -86,24 +73,18 @@ class LatentModel(PackedModel, ABC):
         The coordinates of θ that move the prior of s.
     pairs : (k (k + 1) / 2, 2) int array
         The pairs of `moving` along which second derivatives are taken.
-    softened : tuple of str
-        The hyperparameters whose prior adds the SoftAbs of its curvature.
-    shares : tuple of str
-        The hyperparameters about which the likelihood has information that it shares with s.
-    moves_mean : tuple of str
-        The hyperparameters that move the mean of s.
+    softened, shares, moves_mean : tuple of str
+        The hyperparameters whose prior adds the SoftAbs of its curvature; about which the likelihood has information
+        that it shares with s; and that move the mean of s.
     rest : GraphFunction
         ``x -> (log density without the prior of s, gradient (n + d,))``.
     information : GraphFunction
         ``x -> (w (n,), C (n, d), R (d, d))``: what the rest says of s, a diagonal, of s with θ and of θ.
     information_pull : GraphFunction
         ``(x, w̄, C̄, R̄) -> (n + d,)``.
-    prior : GraphFunction
-        From θ to what the prior is made of, and the derivatives of each by the moving coordinates.
-    prior_curvature : GraphFunction
-        From θ to the second derivatives of each, one for each of the pairs.
-    terms : DensityTerms
-        The log density term by term, for errors.
+    prior, prior_curvature : GraphFunction
+        From θ to what the prior is made of and its derivatives by the moving coordinates; and to the second
+        derivatives, one for each of the pairs.
 
     Raises
     ------
@@ -137,21 +118,6 @@ class LatentModel(PackedModel, ABC):
         self.functions = (self.rest, self.information, self.information_pull, self.prior, self.prior_curvature)
         self.bind(point)
         self._look(product, theta, point)
-
-    @property
-    def shared(self) -> list[Any]:
-        """The shared data that are read."""
-        return list(dict.fromkeys(shared for function in self.functions for shared in function.shared))
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The value variables of other steps on which the density depends."""
-        return tuple(dict.fromkeys(name for function in self.functions for name in function.value_names))
-
-    def bind(self, point: Point) -> None:
-        """Take the variables that other steps move, and shared data, from a point."""
-        for function in self.functions:
-            function.bind(point)
 
     @abstractmethod
     def _made_of(self, latent: LatentVariable) -> list[tuple[Symbol, tuple[int, ...]]]:
@@ -292,3 +258,73 @@ def _log_density(
     terms = likelihood.terms(disconnected_grad(predictor), parameters, y)
     total = terms.logp.sum()
     return total, total + (disconnected_grad(terms.gradient) * predictor).sum()
+
+
+class ProcessModel(LatentModel):
+    """One vector s ~ N(m(θ), K(θ)) with a dense covariance matrix; see `LatentModel`.
+
+    `prior` is ``θ -> (m (n,), K (n, n), ∂m (k, n), ∂K (k, n, n))``.
+    """
+
+    _what = "the covariance"
+
+    def _made_of(self, latent: LatentVariable) -> list[tuple[TensorVariable, tuple[int, ...]]]:
+        """Return m and K, each with its shape."""
+        n = self.n_process
+        mean = pt.zeros(n) if latent.mean is None else latent.mean
+        return [(pt.broadcast_to(mean, (n,)), (n,)), (covariance_of(latent), (n, n))]
+
+    def _mean(self, theta: Array) -> tuple[Array, Array]:
+        """See `LatentModel`."""
+        mean, _, slopes, _ = self.prior(theta)
+        return mean, slopes
+
+
+class SeriesModel(LatentModel):
+    """One series of the first order, ``xₜ = aₜ + ρ xₜ₋₁ + sₜ νₜ`` from ``x₀ = 0``; see `LatentModel`.
+
+    `prior` is ``θ -> (a (n,), s (n,), ρ, ∂a (k, n), ∂s (k, n), ∂ρ (k,))``.
+
+    Raises
+    ------
+    ConfigurationError
+        Besides what `LatentModel` raises, if the series has no density at the point.
+    """
+
+    is_series = True
+    _what = "the series"
+
+    def __init__(
+        self, model: pm.Model, block: LatentBlock, hyperparameters: Sequence[TensorVariable],
+        point: Point, metric: str,
+    ) -> None:  # fmt: skip
+        super().__init__(model, block, hyperparameters, point, metric)
+        _, deviation, rho, *_ = self.prior(np.ascontiguousarray(self.variables.pack(point)[self.n_process :]))
+        bad = np.flatnonzero(~(np.isfinite(deviation) & (deviation > 0.0)))
+        if bad.size:
+            why = "Standard deviations must be positive."
+            name = GAUSSIAN_VECTORS[type(block.latents[0].variable.owner.op)]
+            if name == "autoregression" and abs(float(rho)) >= 1.0:
+                why = (
+                    "An autoregression that begins with its stationary distribution needs a coefficient between -1 and "
+                    "1. Give the coefficient a prior or an initval= between them, or init_dist= another distribution."
+                )
+            raise ConfigurationError(
+                f"{self.names[0]} has no density at the start values: the standard deviation of its value "
+                f"{bad[0] + 1} is {deviation[bad[0]]:g}, and its coefficient is {float(rho):g}. {why}"
+            )
+
+    def _made_of(self, latent: LatentVariable) -> list[tuple[TensorVariable, tuple[int, ...]]]:
+        """Return a, s and ρ, each with its shape."""
+        found, n = first_order(latent.variable), self.n_process
+        assert isinstance(found, FirstOrder)
+        return [(found.level, (n,)), (found.deviation, (n,)), (found.rho, ())]
+
+    def _mean(self, theta: Array) -> tuple[Array, Array]:
+        """See `LatentModel`."""
+        level, _, rho, level_slopes, _, rho_slopes = self.prior(theta)
+        mean = lfilter([1.0], [1.0, -float(rho)], level)
+        # The coefficient moves the mean too where that is 0 at the start values alone.
+        reached = np.cumsum(np.abs(level) + np.abs(level_slopes).sum(axis=0))
+        before = np.concatenate(([0.0], reached[:-1]))
+        return mean, np.abs(level_slopes) + np.abs(rho_slopes)[:, None] * before

@@ -32,18 +32,10 @@ PRODUCTS = {"Dot", "Matmul"}
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What is read in place of noise.
+    """What is read in place of noise: μ and σ, which broadcast to it.
 
-    Attributes
-    ----------
-    location : Symbol
-        μ, which broadcasts to the noise; of rows to (rows, columns).
-    scale : Symbol
-        σ, which broadcasts to the noise; of rows the factor (columns, columns).
-    are_rows : bool
-        Whether a factor multiplies each row.
-    by_columns : bool
-        Whether rows of effects are columns of the noise.
+    If a factor multiplies each row, `scale` is this (columns, columns), and μ broadcasts to (rows, columns). Rows of
+    effects may be columns of the noise.
     """
 
     location: Symbol
@@ -53,15 +45,7 @@ class Effects:
 
 
 class NonCentredReader:
-    """Finds what a model reads in place of its noise.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        The free variables that are sampled.
-    """
+    """Finds what a model reads in place of noise among the free variables that are sampled."""
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable]) -> None:
         self._model, self._variables = model, variables
@@ -94,24 +78,15 @@ class _Way:
 
     Attributes
     ----------
-    at : Variable
-        How far.
-    shape : tuple of int
-        Of the noise.
+    at, shape
+        How far, and the shape of the noise.
     others, blockers : list of TensorVariable
         The variables that may move a location or a scale, and where graphs end.
-    is_whole : bool
-        Whether the values at this place are those of the noise, in their order.
-    is_turned : bool
-        Whether they are transposed.
-    sign : float
-        Of the effects where they are.
-    scales, terms : list of Symbol
-        The factors and summands that were met.
-    factor : Symbol or None
-        L, if there is one.
-    by_columns : bool
-        Whether it multiplies columns of the noise.
+    is_whole, is_turned, sign
+        Whether the values at this place are those of the noise in their order; whether they are transposed; and the
+        sign of the effects.
+    scales, terms, factor, by_columns
+        The factors and summands that were met; L, if there is one; and whether it multiplies columns of the noise.
     """
 
     at: Variable

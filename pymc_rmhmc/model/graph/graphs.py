@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -29,11 +30,13 @@ __all__ = [
     "NO_DERIVATIVE",
     "WITHOUT_TRACES",
     "Evaluator",
+    "NoValueThere",
     "as_value",
     "bad_constants",
     "by_python",
     "constant_arrays",
     "core_op",
+    "evaluated_there",
     "first_line",
     "formula_of",
     "inlined",
@@ -41,6 +44,7 @@ __all__ = [
     "is_standard_normal",
     "no_derivative_in_words",
     "operation_name",
+    "points_elsewhere",
     "reaches",
     "reaches_by_value",
     "readers_of",
@@ -69,6 +73,13 @@ WITHOUT_TRACES = {"traceback__limit": 0}
 NO_DERIVATIVE = (NotImplementedError, MethodNotDefined, NullTypeGradError)
 # As many letters of PyTensor's own message are repeated.
 LONGEST_REASON = 200
+
+# What operations raise when they cannot take a value: an index out of range, a failed check of PyMC or PyTensor, a
+# matrix that has no factor or is not finite (LinAlgError is a ValueError), an integer that overflows.
+REFUSALS = (IndexError, ValueError, AssertionError, ArithmeticError)
+
+# How far values are moved, up and down, in unconstrained units.
+SIZES = (1.0, 5.0)
 
 
 def first_line(error: Exception) -> str:
@@ -290,3 +301,34 @@ def as_value(model: pm.Model, variable: TensorVariable, drawn: TensorVariable) -
     if transform is None:
         return drawn
     return pt.as_tensor(transform.forward(drawn, *drawn.owner.inputs))
+
+
+def points_elsewhere(point: Point, names: Sequence[str]) -> Iterator[Point]:
+    """Yield copies of a point with some of its floating values moved, all up or all down; none if nothing moves."""
+    moving = [name for name in names if np.asarray(point[name]).dtype.kind == "f"]
+    if not moving:
+        return
+    for size, sign in itertools.product(SIZES, (1.0, -1.0)):
+        rng, moved = np.random.default_rng(0), dict(point)
+        for name in moving:
+            value = np.asarray(point[name])
+            moved[name] = value + sign * size * rng.uniform(0.5, 1.5, value.shape)
+        yield moved
+
+
+class NoValueThere(Exception):  # noqa: N818 - it is caught: it says nothing of other points
+    """An expression has no value at a point that was made up."""
+
+
+def evaluated_there[T](function: Callable[..., T], *arguments: object) -> T:
+    """Return the value of a function at a point that was made up.
+
+    Raises
+    ------
+    NoValueThere
+        If an operation cannot take what it is given there. Any other error is one of the program, and comes through.
+    """
+    try:
+        return function(*arguments)
+    except REFUSALS as error:
+        raise NoValueThere from error

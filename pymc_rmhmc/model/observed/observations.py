@@ -14,9 +14,16 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, UnsupportedModelError, shown
-from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graph.affine import is_linear, linear_inputs
-from pymc_rmhmc.model.graph.graphs import Evaluator, first_line, shared_inputs, substitute
+from pymc_rmhmc.model.graph.graphs import (
+    Evaluator,
+    NoValueThere,
+    evaluated_there,
+    first_line,
+    points_elsewhere,
+    shared_inputs,
+    substitute,
+)
 from pymc_rmhmc.model.graph.linear_form import LinearForm, NotLinear, SourceMap, is_affine, read_linear_form
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, ParameterFault, places
 from pymc_rmhmc.model.observed.observation import Observation, curve_in_words, misfit, names_of

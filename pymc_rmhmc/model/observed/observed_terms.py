@@ -38,11 +38,12 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
-from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there
 from pymc_rmhmc.model.graph.affine import ONE_BY_ONE, goes_one_by_one, is_affine_node
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
     Evaluator,
+    NoValueThere,
+    evaluated_there,
     operation_name,
     reaches,
     reaches_by_value,

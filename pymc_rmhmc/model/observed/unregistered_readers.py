@@ -18,13 +18,15 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError, UnsupportedLikelihoodError, UnsupportedModelError, counted
-from pymc_rmhmc.model.elsewhere import NoValueThere, evaluated_there, points_elsewhere
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
     Evaluator,
+    NoValueThere,
     by_python,
+    evaluated_there,
     first_line,
     no_derivative_in_words,
+    points_elsewhere,
     shared_inputs,
     substitute,
     value_inputs,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -19,47 +18,19 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.model.forms.priors import LatentVariable, root_of
 from pymc_rmhmc.model.graph.affine import is_linear
 from pymc_rmhmc.model.graph.graphs import reaches
-from pymc_rmhmc.model.graph.source_code import (
-    UNKNOWN,
-    code_of,
-    distribution_of,
-    lkj_factor,
-    n_series,
-    shape_of,
-)
+from pymc_rmhmc.model.graph.source_code import UNKNOWN, code_of, distribution_of, lkj_factor, n_series, shape_of
 
 __all__ = [
-    "AS_IT_IS",
-    "NUTS",
-    "UNREAD_GAUSSIANS",
-    "as_a_sum",
-    "as_identifier",
-    "one_by_one",
-    "one_step_each",
-    "rows_as_a_product",
-    "unread_forms",
-    "unread_rows",
-]
+    "AS_IT_IS", "NUTS", "UNREAD_GAUSSIANS", "as_a_sum", "one_by_one", "one_step_each", "rows_as_a_product",
+    "unread_forms", "unread_rows",
+]  # fmt: skip
 
 NUTS = "sample with NUTS"
 AS_IT_IS = f"\n    # {UNKNOWN} stays as it is in your model"
 
 
 def unread_forms(model: pm.Model, variables: Sequence[TensorVariable]) -> dict[str, str]:
-    """Return what to write instead of each Gaussian variable that is not read.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variables : sequence of TensorVariable
-        Free variables that are not sampled as latent ones.
-
-    Returns
-    -------
-    dict of str to str
-        By the variable's name: what to do, and lines of code.
-    """
+    """Return what to do and to write, by name, instead of each Gaussian variable that is not read as a latent one."""
     advice = {}
     for variable in variables:
         write = FORMS.get(type(variable.owner.op))
@@ -108,10 +79,6 @@ def _autoregression_arguments(model: pm.Model, variable: TensorVariable) -> str:
     )
 
 
-def _map_arguments(model: pm.Model, variable: TensorVariable) -> str:
-    return UNKNOWN
-
-
 def _of_a_row(model: pm.Model, parameter: TensorVariable, axis: int) -> str:
     """Return code for a parameter of one row; `axis` is where rows differ, if they do."""
     code = code_of(model, parameter)
@@ -131,8 +98,8 @@ def _start(model: pm.Model, begin: TensorVariable, axis: int) -> str:
 
 
 ROWS: dict[str, Callable[[pm.Model, TensorVariable], str]] = {
-    "GaussianRandomWalk": _walk_arguments, "AR": _autoregression_arguments, "CAR": _map_arguments,
-    "ICAR": _map_arguments,
+    "GaussianRandomWalk": _walk_arguments, "AR": _autoregression_arguments, "CAR": lambda *_: UNKNOWN,
+    "ICAR": lambda *_: UNKNOWN,
 }  # fmt: skip
 
 
@@ -219,7 +186,7 @@ def _matrix_normal(model: pm.Model, variable: TensorVariable) -> str:
     )
 
 
-FORMS: dict[type[Any], Callable[[pm.Model, TensorVariable], str | None]] = {
+FORMS: dict[type, Callable[[pm.Model, TensorVariable], str | None]] = {
     RandomWalkRV: _walk, AutoRegressiveRV: _series, CARRV: _series, ICARRV: _series, ZeroSumNormalRV: _zero_sum,
     EulerMaruyamaRV: _stochastic_equation, KroneckerNormalRV: _kronecker, MatrixNormalRV: _matrix_normal,
 }  # fmt: skip
@@ -276,22 +243,7 @@ def rows_as_a_product(model: pm.Model, latents: Iterable[LatentVariable]) -> dic
 def as_a_sum(
     model: pm.Model, latents: Iterable[LatentVariable], processes: Sequence[TensorVariable]
 ) -> dict[str, str]:
-    """Return what to write where one process is the mean of another, and therefore is not a latent variable.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    latents : iterable of LatentVariable
-        What is sampled as latent values.
-    processes : sequence of TensorVariable
-        Gaussian vectors that are not.
-
-    Returns
-    -------
-    dict of str to str
-        By the names of these.
-    """
+    """Return what to write, by name, where a process is the mean of a latent variable and therefore is none itself."""
     advice: dict[str, str] = {}
     for latent in latents:
         if latent.mean is None:

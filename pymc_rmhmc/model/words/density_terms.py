@@ -21,6 +21,7 @@ from pymc_rmhmc.model.words.user_arguments import (
     infinite_in_words,
     nan_in_words,
     needed_of_arguments,
+    range_in_words,
     values_in_words,
 )
 
@@ -43,28 +44,14 @@ OF_POSITIVE = {"Log", "Log1p", "Log2", "Log10", "Sqrt", "Pow"}
 
 
 class LostTerm(NamedTuple):
-    """A log density without a number.
-
-    Attributes
-    ----------
-    found : str
-        What it is, and why.
-    remedy : str
-        What to do; empty if that is not known.
-    """
+    """A log density without a number: what it is and why, and what to do; empty if that is not known."""
 
     found: str
     remedy: str
 
 
 class DensityTerms:
-    """The terms of a model's log density, evaluated one by one where an error must name what is wrong.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    """
+    """The terms of a model's log density, evaluated one by one where an error must name what is wrong."""
 
     def __init__(self, model: pm.Model) -> None:
         self._model = model
@@ -167,9 +154,7 @@ class DensityTerms:
         """Say what range the data have; empty for a free variable."""
         if variable not in self._model.observed_RVs:
             return ""
-        (data,) = Evaluator(self._model, [self._model.rvs_to_values[variable]])(point)
-        low, high = np.min(data), np.max(data)
-        return f"data = {shown(low)}" if low == high else f"data from {shown(low)} to {shown(high)}"
+        return range_in_words("data", Evaluator(self._model, [self._model.rvs_to_values[variable]])(point)[0])
 
 
 def _remedy_of_range(variable: TensorVariable, needed: str) -> str:

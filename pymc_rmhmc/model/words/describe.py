@@ -8,11 +8,12 @@ import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import NoReturn, Self
 
 import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import BlockedStep
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
@@ -21,24 +22,24 @@ from pymc_rmhmc.model.forms.joint_model import JointModel, JointPlan
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
 from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
-from pymc_rmhmc.model.general.chart import in_the_chart
-from pymc_rmhmc.model.general.cost import cost_in_words, gradient_seconds, is_expensive
-from pymc_rmhmc.model.general.density import check_differentiable
-from pymc_rmhmc.model.hyperparameters import Hyperparameters
-from pymc_rmhmc.model.observed.observation import names_by_value
+from pymc_rmhmc.model.general.cost import cost_in_words, is_expensive
+from pymc_rmhmc.model.general.density import GraphReading
+from pymc_rmhmc.model.graph.source_code import distribution_of
+from pymc_rmhmc.model.observed.observation import names_by_value, names_of
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.together import (
     no_data_in_words,
     plan_together,
     read_together,
     warnings_of,
-    with_predictors_or_without,
 )
 from pymc_rmhmc.model.words.advice import unread_rows
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.refusals import discrete_in_words, said_once
 
 __all__ = ["BlockDescription", "MetricDescription", "ModelDescription", "describe_in_metric", "describe_latents"]
+
+type Point = dict[str, np.ndarray]
 
 FORMS = {
     "centred": "centred Gaussian process or MvNormal",
@@ -330,18 +331,11 @@ def describe_latents(
     UnsupportedModelError
         If the metric needs a latent Gaussian block, and there is none.
     """
-    point = _checked_point(model)
-
-    def read(structure: ModelStructure) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
-        return _read(structure, point, alone)
-
-    found = (
-        InGraphChart("the metric asks for it") if chart == "graph"
-        else with_predictors_or_without(model, read) if chart == "latent"
-        else blocks_or_graph(model, point, read)
-    )  # fmt: skip
+    inputs, point = InputChecks(model), model.initial_point()
+    inputs.check(point)
+    found = blocks_or_graph(model, point, lambda structure: _read(structure, point, alone), chart)
     if isinstance(found, InGraphChart):
-        return _general(model, point, found.why, found.error, emulates=emulates)
+        return _general(model, point, found, emulates=emulates)
     structure, joint, compiled = found
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = names_by_value(model)
@@ -367,13 +361,6 @@ def describe_in_metric(
     return ModelDescription((), metric, (), "", steps, reasons, warning=no_data_in_words(model), in_metric=said)
 
 
-def _checked_point(model: pm.Model) -> dict[str, Any]:
-    """Return the model's initial point, after checking that its inputs can be used there."""
-    inputs, point = InputChecks(model), model.initial_point()
-    inputs.check(point)
-    return point
-
-
 def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[dict[str, str], dict[str, str]]:
     """Return PyMC's step for each variable other than those that are sampled, and why it is left."""
     taken = {str(v.name) for v in variables}
@@ -381,27 +368,39 @@ def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[di
     return steps, {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
 
 
-def _general(
-    model: pm.Model, point: dict[str, Any], why: str, error: UnsupportedModelError | None, *, emulates: bool
-) -> ModelDescription:
+def _general(model: pm.Model, point: Point, found: InGraphChart, *, emulates: bool) -> ModelDescription:
     """Describe a model whose coordinates are read from its graph, or say why it cannot be sampled at all."""
+    error = found.error
     try:
-        variables = continuous_variables(model)
-        check_differentiable(model, variables)
+        reading = found.reading or GraphReading(model, continuous_variables(model), point)
+        reading.check_differentiable()
     except UnsupportedModelError as hopeless:
         steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs], ())
         reasons = {name: str(hopeless) for name in steps}
         return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
-    shapes = {v: np.shape(point[str(model.rvs_to_values[v].name)]) for v in variables}
-    steps, reasons = _left_over(model, variables)
-    advice = unread_rows(model, variables) | (written_as_scalars(model) if error is None else error.advice)
-    # There is no emulator of a density that another step changes.
-    seconds = 0.0 if steps or not emulates else gradient_seconds(model, variables, point)
-    dear = DEAR.format(cost_in_words(seconds)) if is_expensive(sum(map(math.prod, shapes.values())), seconds) else ""
-    charted = in_the_chart(model, variables, shapes)
-    return ModelDescription(
-        (), "flat", (), "", steps, reasons, advice, no_data_in_words(model), charted, why, dear=dear
-    )
+    steps, reasons = _left_over(model, reading.variables)
+    advice = unread_rows(model, reading.variables) | (written_as_scalars(model) if error is None else error.advice)
+    n_values = sum(map(math.prod, reading.shapes.values()))
+    # There is no emulator of a density that another step changes, or on a circle.
+    is_dear = emulates and not (steps or reading.periods) and is_expensive(n_values, reading.gradient_seconds)
+    dear = DEAR.format(cost_in_words(reading.gradient_seconds)) if is_dear else ""
+    warning, charted = no_data_in_words(model), _in_the_chart(reading)
+    return ModelDescription((), "flat", (), "", steps, reasons, advice, warning, charted, found.why, dear=dear)
+
+
+def _in_the_chart(reading: GraphReading) -> dict[str, str]:
+    """Describe each variable that is sampled: its distribution, and what its coordinates are relative to."""
+    charted = {each.variable: each for each in reading.charted}
+    said = {}
+    for variable in reading.variables:
+        how = "as PyMC has it on the unconstrained scale"
+        if variable in charted:
+            *most, last = charted[variable].parents
+            givers = f"{', '.join(most)} and {last} give" if most else f"{last} gives"
+            what = "location and scale" if charted[variable].n_columns == 1 else "mean and covariance"
+            how = f"relative to the {what} that {givers}"
+        said[names_of([variable])] = f"{distribution_of(variable)}, {how}"
+    return said
 
 
 def _as_named(texts: dict[str, str]) -> dict[str, str]:
@@ -410,29 +409,23 @@ def _as_named(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _read(
-    read: ModelStructure, point: dict[str, Any], alone: str
+    read: ModelStructure, point: Point, alone: str
 ) -> tuple[ModelStructure, JointPlan | JointModel | str, CompiledModel]:
     """Return the structure, what is sampled together with it or the reason why nothing is, and the blocks."""
-    if alone:
-        return read, alone, compile_model(read, point, with_rest=False)
-    joint: JointPlan | JointModel | str
-    structure, joint = plan_together(read, point)
-    if not isinstance(joint, str) and not _has_derivatives(read.model, joint.theta):
-        structure, joint = read_together(read.model, None, point, structure=read)
+    structure: ModelStructure = read
+    joint: JointPlan | JointModel | str = alone
+    if not alone:
+        structure, joint = plan_together(read, point)
+    if not isinstance(joint, str):
+        try:
+            GraphReading(read.model, joint.theta.variables, point).check_differentiable()
+        except UnsupportedModelError:  # of what the blocks need there may be a derivative
+            structure, joint = read_together(read.model, None, point, structure=read)
     return structure, joint, compile_model(structure, point, with_rest=False)
 
 
-def _has_derivatives(model: pm.Model, theta: Hyperparameters) -> bool:
-    """Return whether PyTensor differentiates the log density by hyperparameters."""
-    try:
-        check_differentiable(model, theta.variables)
-    except UnsupportedModelError:
-        return False
-    return True
-
-
 def _describe(
-    block: CompiledBlock, by_name: dict[str, LatentBlock], point: dict[str, Any], names: dict[str, str]
+    block: CompiledBlock, by_name: dict[str, LatentBlock], point: Point, names: dict[str, str]
 ) -> BlockDescription:
     """Describe one compiled block in words."""
     # Rows of one variable are blocks of their own, named by their index.
@@ -460,19 +453,19 @@ def _form(latent: LatentVariable) -> str:
 class _Taken(BlockedStep):
     """A step that PyMC is given in RMHMC's place, so that it assigns steps to the other variables alone."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Make a step without what PyMC asks of those that sample."""
         return object.__new__(cls)
 
-    def __init__(self, vars: list[Any]) -> None:  # noqa: A002 - PyMC's name
+    def __init__(self, vars: list[Variable]) -> None:  # noqa: A002 - PyMC's name
         self.vars = vars
 
-    def step(self, point: Any) -> Any:
+    def step(self, point: object) -> NoReturn:
         """Raise NotImplementedError: this step never samples."""
         raise NotImplementedError
 
 
-def _steps_of_pymc(model: pm.Model, names: list[str], sampled: Iterable[Any]) -> dict[str, str]:
+def _steps_of_pymc(model: pm.Model, names: list[str], sampled: Iterable[TensorVariable]) -> dict[str, str]:
     """Return the step that PyMC's own assignment gives each variable."""
     from pymc.sampling.mcmc import assign_step_methods
 

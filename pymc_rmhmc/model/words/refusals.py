@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
@@ -16,7 +16,6 @@ from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.observed.observation import (
     UNOBSERVED,
-    Observation,
     depends_on_potential,
     names_of,
     observation_of,
@@ -24,16 +23,9 @@ from pymc_rmhmc.model.observed.observation import (
 from pymc_rmhmc.model.words.advice import NUTS
 
 __all__ = [
-    "ALL_PREDICTORS",
-    "GAUSSIAN",
-    "Predictors",
-    "discrete_in_words",
-    "nothing_found",
-    "said_once",
-    "step_in_words",
-    "why_above",
+    "GAUSSIAN", "Choice", "discrete_in_words", "nothing_found", "said_once", "step_in_words", "why_above",
     "why_not_latent",
-]
+]  # fmt: skip
 
 # For the words of errors.
 GAUSSIAN = "gp.Latent, gp.LatentKron, MvNormal, GaussianRandomWalk, AR"
@@ -43,46 +35,24 @@ NOT_READ = "Gaussian, but not in a form that is read"
 
 
 @dataclass(frozen=True)
-class Predictors:
-    """Whether the predictors of likelihoods that are not registered are read.
+class Choice:
+    """What a choice of latent variables is made by: `direct_readers`, `unread_forms`, and whether predictors are read.
 
-    Attributes
-    ----------
-    refusal : str
-        Why they are not; empty if they are.
+    `no_predictors` says why those of likelihoods that are not registered are not read; empty if they are.
     """
 
-    refusal: str = ""
-
-    def __bool__(self) -> bool:
-        return not self.refusal
-
-
-ALL_PREDICTORS = Predictors()
+    model: pm.Model
+    no_predictors: str
+    readers: Mapping[TensorVariable, Sequence[TensorVariable]]
+    unread: Mapping[str, str]
 
 
-def why_not_latent(
-    model: pm.Model, variable: TensorVariable, readers: Mapping[TensorVariable, Sequence[TensorVariable]],
-    predictors: Predictors, unread: Container[str],
-) -> str:  # fmt: skip
-    """Say why a variable that is no latent vector by itself is not sampled as one; empty if nothing is in the way.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    variable : TensorVariable
-        A free variable.
-    readers : dict
-        From `direct_readers`.
-    predictors : Predictors
-        As the model was read with.
-    unread : container of str
-        The names of Gaussian variables that are read in another form.
-    """
+def why_not_latent(choice: Choice, variable: TensorVariable) -> str:
+    """Say why a free variable is not sampled as latent; empty if only variables in its place prevent it."""
+    model = choice.model
     if is_of_dims(variable):
         return "it is of pymc.dims, whose distributions are not read"
-    if str(variable.name) in unread:
+    if str(variable.name) in choice.unread:
         return f"its prior, {distribution_of(variable)}, is {NOT_READ}"
     if distribution_of(variable) == "CustomDist":
         return "a CustomDist is not read, whatever it is made of"
@@ -94,14 +64,8 @@ def why_not_latent(
     transform = model.rvs_to_transforms.get(variable)
     if transform is not None:
         return f"its values are transformed ({type(transform).__name__}), and what is sampled then is not Gaussian"
-    above = why_above(model, variable, readers)
-    if above:
-        return above
-    for reader in readers[variable]:
-        why = _why_not_read_by(model, reader, variable, predictors)
-        if why:
-            return why
-    return ""
+    whys = (_why_not_read_by(choice, reader, variable) for reader in choice.readers[variable])
+    return why_above(choice, variable) or next(filter(None, whys), "")
 
 
 def discrete_in_words(variable: TensorVariable) -> str:
@@ -121,24 +85,18 @@ def step_in_words(variable: TensorVariable) -> str:
     return f", sampled by {step.__name__}"
 
 
-def why_above(
-    model: pm.Model, variable: TensorVariable, readers: Mapping[TensorVariable, Sequence[TensorVariable]]
-) -> str:
+def why_above(choice: Choice, variable: TensorVariable) -> str:
     """Say that a variable is in the prior of others, or in nothing at all; empty if a likelihood alone reads it."""
-    if not readers[variable]:
+    readers, free = choice.readers[variable], choice.model.free_RVs
+    priors = [names_of([v]) for v in readers if v in free and not str(v.name).endswith(UNOBSERVED)]
+    if not readers:
         return "no likelihood depends on it"
-    priors = [v for v in readers[variable] if v in model.free_RVs and not str(v.name).endswith(UNOBSERVED)]
-    return f"the prior of {listed(_names(priors))} depends on it" if priors else ""
+    return f"the prior of {listed(priors)} depends on it" if priors else ""
 
 
-def _names(variables: Sequence[TensorVariable]) -> list[str]:
-    return [names_of([v]) for v in variables]
-
-
-def _why_not_read_by(
-    model: pm.Model, reader: TensorVariable, variable: TensorVariable, predictors: Predictors
-) -> str:
+def _why_not_read_by(choice: Choice, reader: TensorVariable, variable: TensorVariable) -> str:
     """Say why a likelihood, or a Potential, does not read a Normal as a latent one; empty if it does."""
+    model = choice.model
     if reader in model.potentials:
         return depends_on_potential(reader, "it")
     try:
@@ -152,20 +110,12 @@ def _why_not_read_by(
         if any(reaches(other, [variable], model.basic_RVs) for other in found[1].others):
             return f"it enters {reader.name} by another parameter than the predictor"
         return f"the predictor of {reader.name} is not linear in it{_through(found[1].eta, variable)}"
-    return _why_not_predicted(model, observation, variable, predictors)
-
-
-def _why_not_predicted(
-    model: pm.Model, observation: Observation, variable: TensorVariable, predictors: Predictors
-) -> str:
-    """Say why a likelihood that is not registered does not read a Normal as a latent one; empty if it does."""
-    reader = observation.variable
-    if predictor_node(reader, [variable], model.basic_RVs) is None:
-        parameters = [i for i in reader.owner.inputs if isinstance(i, TensorVariable) and reaches(i, [variable])]
-        through = _through(parameters[0], variable) if parameters else ""
-        kind = distribution_of(reader)
-        return f"the likelihood {kind} of {reader.name} has no predictor that is linear in it{through}"
-    return predictors.refusal
+    if predictor_node(reader, [variable], model.basic_RVs) is not None:
+        return choice.no_predictors
+    parameters = [i for i in reader.owner.inputs if isinstance(i, TensorVariable) and reaches(i, [variable])]
+    through = _through(parameters[0], variable) if parameters else ""
+    kind = distribution_of(reader)
+    return f"the likelihood {kind} of {reader.name} has no predictor that is linear in it{through}"
 
 
 def _through(expression: TensorVariable, variable: TensorVariable) -> str:
@@ -181,14 +131,12 @@ def said_once(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(listed(names), text) for text, names in by_text.items()]
 
 
-def nothing_found(
-    model: pm.Model, reasons: Mapping[str, str], advice: Mapping[str, str], predictors: Predictors
-) -> UnsupportedModelError:
+def nothing_found(model: pm.Model, reasons: Mapping[str, str], advice: Mapping[str, str]) -> UnsupportedModelError:
     """Return the error of a model in which there is nothing to sample.
 
     Causes come first, each once, and what to write instead; then the variables that are not Gaussian, in one line.
     """
-    reasons = {**_why_of_likelihoods(model, reasons, predictors), **reasons}
+    reasons = {**_why_of_likelihoods(model, reasons), **reasons}
     others = [name for name, why in reasons.items() if why.startswith(NOT_GAUSSIAN)]
     lines = [f"{names}: {why}" for names, why in said_once({n: w for n, w in reasons.items() if n not in others})]
     if others:
@@ -212,7 +160,7 @@ def _without_nuts(line: str) -> str:
     return line
 
 
-def _why_of_likelihoods(model: pm.Model, reasons: Mapping[str, str], predictors: Predictors) -> dict[str, str]:
+def _why_of_likelihoods(model: pm.Model, reasons: Mapping[str, str]) -> dict[str, str]:
     """Return what is in the way of each likelihood that no variable's reason names yet."""
     found = {}
     for variable in model.observed_RVs:

@@ -1,4 +1,4 @@
-"""The arguments that a user gave a distribution, and what is wrong with their values.
+"""The arguments that a user gave a distribution, and what is wrong with their values, at a point or whatever the point.
 
 PyMC converts arguments: a Gamma of `mu` and `sigma` becomes one of a shape and a scale. The arguments are found by
 building the same distribution of symbols and laying its graph over the one in the model.
@@ -9,29 +9,28 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.distribution import PartialObservedRV
+from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable, equal_computations
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import counted, shown
+from pymc_rmhmc.errors import DataError, counted, shown
 from pymc_rmhmc.model.graph.graphs import Evaluator, operation_name
 from pymc_rmhmc.model.graph.source_code import SAME_VALUE, distribution_of
 
 __all__ = [
-    "argument_values",
-    "arguments_of",
-    "infinite_in_words",
-    "nan_in_words",
-    "needed_of_arguments",
-    "values_in_words",
-]
+    "ArgumentRanges", "argument_values", "arguments_of", "infinite_in_words", "nan_in_words", "needed_of_arguments",
+    "range_in_words", "values_in_words",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
 
@@ -43,6 +42,13 @@ UNNAMED = "a parameter"
 GIVEN_FOR = {"sigma": ("tau", "lam"), "tau": ("sigma",), "lam": ("sigma",), "mu": ("lam", "scale")}
 # Arguments that may be infinite.
 BOUNDS = ("lower", "upper")
+# In the conditions that PyMC checks: comparisons, and their text.
+COMPARISONS = {"GT", "GE", "LT", "LE"}
+# What adds no more than axes, or takes all values of an array together.
+WRAPPERS = {"All", "ScalarFromTensor"}
+CHAINED = re.compile(r"^(.+) (<=?) (\w+) (<=?) (.+)$")
+IS_POSITIVE = re.compile(r"^(\w+) >=? 0$")
+IS_ORDERED = re.compile(r"^lower\w* <=? upper\w*$")
 
 
 def arguments_of(variable: TensorVariable) -> dict[str, TensorVariable]:
@@ -85,17 +91,17 @@ def _parameters(variable: TensorVariable) -> list[Variable]:
 
 def _templates(variable: TensorVariable) -> Iterator[tuple[Mapping[Variable, str], TensorVariable]]:
     """Yield the variable's distribution of symbols, once for each combination of arguments that it takes."""
-    distribution: Any = getattr(pm, distribution_of(variable), None)
-    if not hasattr(distribution, "dist"):
+    make = getattr(getattr(pm, distribution_of(variable), None), "dist", None)
+    if make is None:
         return
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    names = [n for n, p in inspect.signature(distribution.dist).parameters.items() if p.kind in kinds]
+    names = [n for n, p in inspect.signature(make).parameters.items() if p.kind in kinds]
     if len(names) > MOST_ARGUMENTS:
         return
     for chosen in itertools.chain.from_iterable(itertools.combinations(names, n + 1) for n in range(len(names))):
         symbols = {name: pt.dscalar(name) for name in chosen}
         try:
-            made = distribution.dist(**symbols)
+            made = make(**symbols)
         except Exception:  # noqa: BLE001, S112 - a distribution refuses combinations in any way that it likes
             continue
         if type(made.owner.op) is type(variable.owner.op):
@@ -119,10 +125,10 @@ def _lay_over(
     return None if None in inner else 1 + sum(filter(None, inner))
 
 
-def _bare(expression: Variable) -> Variable:
-    """Return an expression without what adds no more than axes, names or checks."""
+def _bare(expression: Variable, operations: Container[str] = SAME_VALUE) -> Variable:
+    """Return an expression without these operations, by default such as add no more than names or checks, and axes."""
     while expression.owner is not None and (
-        isinstance(expression.owner.op, DimShuffle) or operation_name(expression) in SAME_VALUE
+        isinstance(expression.owner.op, DimShuffle) or operation_name(expression) in operations
     ):
         expression = expression.owner.inputs[0]
     return expression
@@ -156,7 +162,7 @@ def argument_values(model: pm.Model, variable: TensorVariable, point: Point) -> 
     return values
 
 
-def _value(model: pm.Model, expression: Any, point: Point) -> np.ndarray | None:
+def _value(model: pm.Model, expression: Variable, point: Point) -> np.ndarray | None:
     """Return a value in floating numbers; None where an expression has none."""
     try:
         with np.errstate(all="ignore"):
@@ -173,30 +179,121 @@ def nan_in_words(model: pm.Model, variable: TensorVariable, point: Point) -> str
 
 def infinite_in_words(model: pm.Model, variable: TensorVariable, point: Point) -> str:
     """Say which argument of a variable is infinite, and where; bounds may be, and empty if none else is."""
-    values = argument_values(model, variable, point)
-    return _first_in_words(
-        variable, ((name, np.isinf(value)) for name, value in values if name not in BOUNDS), "infinite"
-    )
+    values = [each for each in argument_values(model, variable, point) if each[0] not in BOUNDS]
+    return _first_in_words(variable, ((name, np.isinf(value)) for name, value in values), "infinite")
 
 
 def _first_in_words(variable: TensorVariable, arguments: Iterable[tuple[str, np.ndarray]], what: str) -> str:
     for name, bad in arguments:
         if bad.any():
             named = name if name == UNNAMED else f"the argument {name}"
-            where = f" at position {int(np.argmax(bad))} ({_part(bad)})" if bad.ndim else ""
+            part = f"{int(bad.sum())} of {counted(bad.size, 'value')}"
+            where = f" at position {int(np.argmax(bad))} ({part})" if bad.ndim else ""
             return f"{named} of {variable.name} is {what}{where}"
     return ""
 
 
-def _part(bad: np.ndarray) -> str:
-    return f"{int(bad.sum())} of {counted(bad.size, 'value')}"
-
-
 def values_in_words(model: pm.Model, variable: TensorVariable, point: Point) -> str:
     """Say what values a variable's named arguments have; empty if none is known."""
-    said = []
-    for name, value in argument_values(model, variable, point):
-        if name != UNNAMED and value.size:
-            low, high = value.min(), value.max()
-            said.append(f"{name} = {shown(low)}" if low == high else f"{name} from {shown(low)} to {shown(high)}")
-    return ", ".join(said)
+    known = [(name, v) for name, v in argument_values(model, variable, point) if name != UNNAMED and v.size]
+    return ", ".join(range_in_words(name, values) for name, values in known)
+
+
+def range_in_words(name: str, values: np.ndarray) -> str:
+    """Say from where to where values go."""
+    low, high = np.min(values), np.max(values)
+    return f"{name} = {shown(low)}" if low == high else f"{name} from {shown(low)} to {shown(high)}"
+
+
+class _Check(NamedTuple):
+    """What a variable needs, in PyMC's words, and whether it has it."""
+
+    variable: TensorVariable
+    needed: str
+    holds: TensorVariable
+
+
+class ArgumentRanges:
+    """PyMC's own checks of the arguments of free variables, those of them that no variable can change."""
+
+    def __init__(self, model: pm.Model) -> None:
+        self._model, self._checks = model, list(_fixed_checks(model))
+        self._evaluator = Evaluator(model, [each.holds for each in self._checks])
+
+    def check(self) -> None:
+        """Raise a `DataError` if an argument is out of its range, with the shared data as they are now."""
+        if not self._checks:
+            return
+        with np.errstate(all="ignore"):
+            for check, holds in zip(self._checks, self._evaluator({}), strict=True):
+                if not np.all(holds):
+                    name = check.variable.name
+                    raise DataError(f"{self._in_words(check)}, so {name} has no density. Correct this argument.")
+
+    def _in_words(self, check: _Check) -> str:
+        """Say which argument of a variable is out of its range, and what it is."""
+        name, needed = check.variable.name, needed_of_arguments(check.needed, arguments_of(check.variable))
+        if operation_name(check.holds) not in COMPARISONS:
+            return f"{name} needs this: {needed}"
+        left, right = check.holds.owner.inputs
+        holds, *values = np.broadcast_arrays(*Evaluator(self._model, [check.holds, left, right])({}))
+        got, limit = (shown(value[~holds].flat[0]) for value in values)
+        where = f" in {int((~holds).sum())} of {holds.size} values" if holds.size > 1 else ""
+        positive = IS_POSITIVE.match(needed)
+        if positive:
+            return f"{positive[1]} of {name} must be positive, got {got}{where}"
+        if IS_ORDERED.match(needed):
+            return f"{name} needs lower < upper, got lower={got} and upper={limit}{where}"
+        return f"{name} needs {needed}, got {got}{where}"
+
+
+def _fixed_checks(model: pm.Model) -> Iterator[_Check]:
+    """Yield the checks in the log densities of free variables that depend on constants and data alone."""
+    symbols = {variable: variable.type() for variable in model.basic_RVs}
+    moving = set(symbols.values())
+    for variable in model.free_RVs:
+        if isinstance(variable.owner.op, PartialObservedRV):
+            continue  # missing values of a vector: the density of the whole vector is that of its observed values
+        inputs = ancestors(variable.owner.inputs, blockers=list(symbols))
+        (given,) = clone_replace([variable], {v: symbols[v] for v in inputs if v in symbols})
+        for check in _checks_of(variable, given, symbols[variable]):
+            made = set(ancestors([check.holds]))
+            # Matrices have checks of their own, and these would be costly.
+            if not made & moving and "Cholesky" not in map(operation_name, made):
+                yield check
+
+
+def _checks_of(variable: TensorVariable, given: TensorVariable, value: TensorVariable) -> Iterator[_Check]:
+    """Yield all checks in a variable's log density given others, each condition by itself."""
+    try:
+        # The model's own log density takes seconds to build where it folds a covariance of constants.
+        term = pm.logp(given, value, warn_rvs=False)
+    except NotImplementedError:
+        return
+    for node in dict.fromkeys(v.owner for v in ancestors([term]) if v.owner is not None):
+        if isinstance(node.op, CheckParameterValue):
+            conditions = [part for condition in node.inputs[1:] for part in _parts(condition)]
+            for needed, holds in zip(_needed(node.op.msg, len(conditions)), conditions, strict=True):
+                # Between equal bounds a continuous variable has no density.
+                is_range = IS_ORDERED.match(needed) and variable.dtype.startswith("float")
+                is_range = is_range and operation_name(holds) == "LE"
+                yield _Check(variable, needed, pt.lt(*holds.owner.inputs) if is_range else holds)
+
+
+def _parts(condition: Variable) -> Sequence[Variable]:
+    """Separate the conditions that PyMC has joined into one, each of every value of an array."""
+    inner = _bare(condition, WRAPPERS)
+    parts = inner.owner.inputs if operation_name(inner) == "MakeVector" else [inner]
+    return [_bare(part, WRAPPERS) for part in parts]
+
+
+def _needed(message: str, n_conditions: int) -> list[str]:
+    """Return what PyMC says of each condition, or of all where that is not known."""
+    parts = [part for each in message.rstrip(".").split(", ") for part in _unchained(each)]
+    return parts if len(parts) == n_conditions else [message] * n_conditions
+
+
+def _unchained(needed: str) -> list[str]:
+    """Split ``0 < p < 1`` into two comparisons; anything else stays whole."""
+    chain = CHAINED.match(needed)
+    return [f"{chain[1]} {chain[2]} {chain[3]}", f"{chain[3]} {chain[4]} {chain[5]}"] if chain else [needed]
