@@ -30,7 +30,7 @@ from pymc_rmhmc.metrics.processes.block import DenseBlock
 from pymc_rmhmc.metrics.processes.process_density import Kernel, WhitenedDensity
 from pymc_rmhmc.metrics.processes.whitened import WhitenedField
 from pymc_rmhmc.sampled.process import find_process
-from pymc_rmhmc.tuning.step_size import DualAveraging
+from pymc_rmhmc.tuning.adaptation import DualAveraging
 
 MODULES = (process_density, dense_block, dense, whitened)
 TIMED = ("cholesky", "inverse_lower", "multiply_lower", "_triple_traces")

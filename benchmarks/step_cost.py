@@ -25,7 +25,7 @@ from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.metrics import LatentField
 from pymc_rmhmc.model import compile_model, read_structure
-from pymc_rmhmc.tuning.step_size import DualAveraging
+from pymc_rmhmc.tuning.adaptation import DualAveraging
 
 N_STEPS = 6
 

@@ -48,10 +48,9 @@ from pymc_rmhmc.model.likelihoods import (
 from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logit, undo_probit
 from pymc_rmhmc.model.words.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.steps.executors import sample_chains
-from pymc_rmhmc.steps.langevin_steps import MALA, MMALA
 from pymc_rmhmc.steps.rmhmc import RMHMC
 from pymc_rmhmc.steps.selection import describe
-from pymc_rmhmc.steps.slice_step import EllipticalSlice
+from pymc_rmhmc.steps.simple_steps import MALA, MMALA, EllipticalSlice
 
 # The only place where the version stands: the build reads it from here.
 __version__ = "0.1.0.dev0"

@@ -17,7 +17,7 @@ SHORT_FILE = 40
 # The rooms whose classes are forms, sites, metrics and densities: a table answers for them, not `isinstance`.
 ROOMS_OF_FORMS = ("linalg", "latent", "graph_chart", "metrics")
 # The files that are such tables.
-REGISTRIES = {"sampled/metric_choice.py", "sampled/trajectory_choice.py"}
+REGISTRIES = {"sampled/choices.py"}
 # Where what a user has given is checked, and the answer to another is an error.
 CHECKS = {
     ("evidence/evidence_references.py", "GaussianSites"), ("evidence/log_evidence.py", "GaussianSites"),

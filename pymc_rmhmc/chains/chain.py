@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, slowness
 from pymc_rmhmc.chains.messages import sites_kept, stood_still
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, NormalSetting, Recipe
+from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, NormalSetting, Point, Recipe, check_start
 from pymc_rmhmc.chains.reference import ResidualReference
-from pymc_rmhmc.chains.variables import Point, check_start
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.tuning.schedule import Moment, postponed
-from pymc_rmhmc.tuning.step_size import StepSize
+from pymc_rmhmc.tuning.adaptation import Moment, StepSize, postponed
 
 __all__ = ["AnyChain", "Chain", "ChainState"]
 

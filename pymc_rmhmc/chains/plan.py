@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymc_rmhmc.kernels.kernel import Trajectory
-from pymc_rmhmc.latent.site_policy import SitePolicy
-from pymc_rmhmc.tuning.step_size import StepSizeRule
+from pymc_rmhmc.latent.charts.site import SitePolicy
+from pymc_rmhmc.tuning.adaptation import StepSizeRule
 
 __all__ = ["DEFAULT_MAX_STEPS", "DEFAULT_PATH_LENGTH", "NEARNESS", "Plan"]
 

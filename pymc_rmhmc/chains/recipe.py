@@ -1,10 +1,13 @@
-"""What a chain is told of its density: how kernels are built, from what tuning knows and the rest of a point."""
+"""What a chain is told of its density: which values it moves, and how kernels are built.
+
+Kernels are built from what tuning knows and from the rest of a point.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -13,17 +16,93 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.reference import ResidualReference
-from pymc_rmhmc.chains.variables import Point, Variables
-from pymc_rmhmc.errors import Failure, RMHMCError
+from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
 from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
-from pymc_rmhmc.tuning.schedule import Adapter
-from pymc_rmhmc.tuning.step_size import StepSize, StepSizeRule
+from pymc_rmhmc.tuning.adaptation import Adapter, StepSize, StepSizeRule
 
-__all__ = ["REHEARSED_STEP", "Coordinates", "HMCSetting", "NormalSetting", "Place", "Recipe", "RecipeBase", "Setting"]
+__all__ = [
+    "REHEARSED_STEP",
+    "Coordinates",
+    "HMCSetting",
+    "NormalSetting",
+    "Place",
+    "Recipe",
+    "RecipeBase",
+    "Setting",
+    "Variables",
+    "changed",
+    "check_start",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
-# What a state of a Hamiltonian is made of again, to the last bit.
+type Point = dict[str, Array]
 type Coordinates = tuple[Array, ...]
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Variables that move together, as one vector (k,).
+
+    Parameters
+    ----------
+    slices : tuple of (str, slice)
+        The value variables, and the parts of their raveled values.
+    labels : mapping of str to str
+        What users call them.
+    """
+
+    slices: tuple[tuple[str, slice], ...]
+    labels: Mapping[str, str]
+
+    def read(self, point: Point) -> Array:
+        """Return the values in a point."""
+        if len(self.slices) == 1:
+            ((name, part),) = self.slices
+            return np.array(np.ravel(point[name])[part])
+        return np.concatenate([np.ravel(point[name])[part] for name, part in self.slices])
+
+    def write(self, values: Array, point: Point) -> None:
+        """Put values into a point whose arrays are its own."""
+        start = 0
+        for name, part in self.slices:
+            size = part.stop - part.start
+            point[name].reshape(-1)[part] = values[start : start + size]
+            start += size
+
+    def label(self, which: int) -> str:
+        """Return one of the values by the name of its variable."""
+        for name, part in self.slices:
+            if which < part.stop - part.start:
+                named = self.labels.get(name, name)
+                return f"{named}[{part.start + which}]" if part.stop - part.start > 1 else named
+            which -= part.stop - part.start
+        raise IndexError(which)
+
+
+def changed(known: Point | None, point: Point, names: tuple[str, ...]) -> Point | None:
+    """Return a copy of the named values if any differs from what is known, else None."""
+    if known is not None and all(np.array_equal(known[name], point[name]) for name in names):
+        return None
+    return {name: np.array(point[name]) for name in names}
+
+
+def check_start(name: str, point: Point) -> None:
+    """Raise unless a chain's first point is of numbers: nothing that is computed there would say whose fault it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is not finite.
+    """
+    values = {variable: np.asarray(value) for variable, value in point.items()}
+    wrong = [v for v, value in values.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if wrong:
+        raise ConfigurationError(
+            f"{name}: the chain's starting point has values of {', '.join(wrong)} that are not finite. Give other "
+            "`initvals`, within the bounds of these variables."
+        )
+
+
+# What a state of a Hamiltonian is made of again, to the last bit.
 
 # Of a trajectory that is made to compile its functions: too short to leave where it begins.
 REHEARSED_STEP = 1e-3

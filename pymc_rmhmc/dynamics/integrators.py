@@ -28,8 +28,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 )
 from pymc_rmhmc.dynamics.solvers import AndersonSolver, Solution
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
-from pymc_rmhmc.option_numbers import switch
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, switch
 
 __all__ = [
     "GeneralizedLeapfrog", "ImplicitMidpoint", "IntegratorBase", "RotationSplitting", "Step", "Surrogate",

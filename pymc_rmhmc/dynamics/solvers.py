@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
-from pymc_rmhmc.option_numbers import real_number, whole_number
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, real_number, whole_number
 
 __all__ = ["AndersonSolver", "Solution"]
 

@@ -22,8 +22,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 )
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
 from pymc_rmhmc.errors import ConfigurationError, Failure, shown
-from pymc_rmhmc.option_numbers import RANGES, real_number
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import RANGES, called_as, real_number
 
 __all__ = ["ExplicitTao", "TaoHamiltonian", "TaoState"]
 

@@ -25,9 +25,8 @@ from pymc_rmhmc.evidence.methods.estimate import FARTHER, FEWEST_DRAWS
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.single_moves import EllipticalSlice
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
-from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
 from pymc_rmhmc.steps.options import Options, settle
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["Annealing"]
 

@@ -33,10 +33,9 @@ from pymc_rmhmc.model.conditioning import (
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.density_terms import DensityTerms
-from pymc_rmhmc.option_numbers import count, real_number, whole_number
 from pymc_rmhmc.sampled.checks import likelihood_error
-from pymc_rmhmc.steps.arguments import seeded
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.steps.options import seeded
+from pymc_rmhmc.usage import called_as, count, real_number, whole_number
 
 __all__ = ["ApproximatedBlock", "GaussianApproximation", "approximation_of", "ep", "laplace"]
 

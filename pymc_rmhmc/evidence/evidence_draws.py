@@ -15,9 +15,8 @@ from pytensor.tensor import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_rmhmc.chains.chain import AnyChain
-from pymc_rmhmc.chains.recipe import Coordinates
+from pymc_rmhmc.chains.recipe import Coordinates, Variables
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
-from pymc_rmhmc.chains.variables import Variables
 from pymc_rmhmc.diagnostics.result_statistics import posterior_of
 from pymc_rmhmc.errors import DataError, EvidenceError, listed
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, Point

@@ -13,7 +13,7 @@ from pymc.logprob.transforms import CircularTransform
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.chains.recipe import Variables
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric

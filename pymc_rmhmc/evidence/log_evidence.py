@@ -20,10 +20,9 @@ from pymc_rmhmc.evidence.methods.estimate import displayed
 from pymc_rmhmc.gathering import ExecutorOrFactory
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
-from pymc_rmhmc.option_numbers import one_of, real_number, switch, whole_number
-from pymc_rmhmc.steps.arguments import seeded
+from pymc_rmhmc.steps.options import seeded
 from pymc_rmhmc.steps.threads import BlasThreads
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["log_evidence"]
 

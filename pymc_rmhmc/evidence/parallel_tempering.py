@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 from pymc.util import get_default_varnames
 
-from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.chains.recipe import Variables
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
@@ -33,10 +33,9 @@ from pymc_rmhmc.evidence.methods.tempering import Tempered, Tempering
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
-from pymc_rmhmc.option_numbers import count, one_of, real_number, switch
-from pymc_rmhmc.steps.arguments import seeded
+from pymc_rmhmc.steps.options import seeded
 from pymc_rmhmc.stopwatch import COMPILING
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, count, one_of, real_number, switch
 
 __all__ = ["DrawReader", "TemperedModel", "parallel_tempering", "posterior_tree", "read_tempered_model"]
 

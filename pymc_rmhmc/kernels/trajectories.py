@@ -15,7 +15,7 @@ from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
 from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import MoveBase, Outcome, Transition, repeat
-from pymc_rmhmc.option_numbers import real_number, whole_number
+from pymc_rmhmc.usage import real_number, whole_number
 
 __all__ = ["FixedSteps", "JitteredPath", "UTurn", "decide", "transition"]
 

@@ -1,6 +1,6 @@
 """Riemannian metrics. One file a metric; a new one needs no edit elsewhere but its name below.
 
-What a chain does with a metric beyond its matrix is in `pymc_rmhmc.sampled.metric_choice`.
+What a chain does with a metric beyond its matrix is in `pymc_rmhmc.sampled.choices`.
 """
 
 from pymc_rmhmc.metrics.field import DenseField, DenseMatrix, MetricFieldBase

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import DensityPoint, GaussianHamiltonian, SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.latent.site_policy import SitePolicy
+from pymc_rmhmc.latent.charts.site import SitePolicy
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target, rounded
 from pymc_rmhmc.metrics.field import MetricFieldBase
 from pymc_rmhmc.metrics.graph_metric import MatrixPoint, matrix_density
-from pymc_rmhmc.option_numbers import one_of
+from pymc_rmhmc.usage import one_of
 
 __all__ = ["EuclideanMetric", "FlatField", "FlatMetric", "IdentityField", "PriorMetric"]
 

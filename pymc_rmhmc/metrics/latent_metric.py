@@ -31,7 +31,7 @@ from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, l
 from pymc_rmhmc.metrics.field import FactorizedPoint, MetricFieldBase
 from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixField
 from pymc_rmhmc.metrics.latent_matrix import LatentMatrix, factorise, times_metric
-from pymc_rmhmc.option_numbers import one_of
+from pymc_rmhmc.usage import one_of
 
 __all__ = ["CurvatureMetric", "FisherMetric", "HessianMetric", "LatentField", "LatentPoint", "SoftAbsCurvatureMetric"]
 

@@ -23,8 +23,7 @@ from pymc_rmhmc.metrics.sparsity import (
     partition,
     unite,
 )
-from pymc_rmhmc.option_numbers import one_of, real_number
-from pymc_rmhmc.usage import called_as
+from pymc_rmhmc.usage import called_as, one_of, real_number
 
 __all__ = ["ArrowSoftAbsMatrix", "SoftAbsField", "SoftAbsMetric"]
 

@@ -15,8 +15,7 @@ from pymc_rmhmc.approximation import Mode, find_mode, laplace_sites, prior_expec
 from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import Coordinates, HMCSetting, Place, RecipeBase
-from pymc_rmhmc.chains.variables import Point, Variables, changed
+from pymc_rmhmc.chains.recipe import Coordinates, HMCSetting, Place, Point, RecipeBase, Variables, changed
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError, counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
@@ -43,8 +42,8 @@ from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import step_in_words
 from pymc_rmhmc.sampled.checks import check_block, likelihood_error
 from pymc_rmhmc.sampled.joint_recipe import JointRecipe
+from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.joint_adapter import SiteAdapter, SiteTuning, rough_sites
-from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["BlockRecipe", "BlockSetting", "FoundBlocks", "alone_in_words", "build_blocks", "find_blocks"]
 

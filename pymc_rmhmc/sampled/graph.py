@@ -36,7 +36,7 @@ from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.hyperparameters import GraphFunction
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.words.advice import unread_rows
-from pymc_rmhmc.sampled.trajectory_choice import check_reach
+from pymc_rmhmc.sampled.choices import check_reach
 from pymc_rmhmc.sampled.whole_model import (
     FoundWholeModel,
     WholeModelRecipe,
@@ -44,9 +44,9 @@ from pymc_rmhmc.sampled.whole_model import (
     left_in_words,
     scattered,
 )
+from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, EmulatingAdapter, GraphChartAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
-from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["EmulatedSetting", "FoundGeneral", "GraphRecipe", "GraphSetting", "find_general"]
 

@@ -16,9 +16,17 @@ from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint_mode import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place, RecipeBase
+from pymc_rmhmc.chains.recipe import (
+    REHEARSED_STEP,
+    Coordinates,
+    HMCSetting,
+    Place,
+    Point,
+    RecipeBase,
+    Variables,
+    changed,
+)
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
-from pymc_rmhmc.chains.variables import Point, Variables, changed
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
@@ -36,8 +44,8 @@ from pymc_rmhmc.model import CompiledBlock, JointModel
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.sampled.checks import joint_start_error
+from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning, rough_sites
-from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = ["JointRecipe", "TrajectorySetting", "TurnsSetting"]
 

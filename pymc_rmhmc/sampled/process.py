@@ -25,7 +25,7 @@ from pymc_rmhmc.model.general.latent_model import LatentModel, ProcessModel, Ser
 from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
-from pymc_rmhmc.sampled.trajectory_choice import check_reach
+from pymc_rmhmc.sampled.choices import check_reach
 from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words, scattered
 from pymc_rmhmc.sampled.whole_model_metric import MetricRecipe, MetricState, RiemannianSetting, bytes_in_words
 from pymc_rmhmc.tuning.path_length import MetricTuning

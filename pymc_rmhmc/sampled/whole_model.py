@@ -14,8 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import RecipeBase
-from pymc_rmhmc.chains.variables import Point, Variables
+from pymc_rmhmc.chains.recipe import Point, RecipeBase, Variables
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel

@@ -40,8 +40,8 @@ from pymc_rmhmc.sampled.whole_model import (
     left_in_words,
     scattered,
 )
+from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.path_length import MetricTuning, StructureAdapter
-from pymc_rmhmc.tuning.step_size import StepSize
 
 __all__ = [
     "FoundRiemannian", "RiemannianRecipe", "RiemannianSetting", "bytes_in_words", "find_riemannian",

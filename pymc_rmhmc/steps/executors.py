@@ -20,8 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pymc_rmhmc.errors import ConfigurationError, SamplingError, counted, listed, shown
 from pymc_rmhmc.gathering import ExecutorOrFactory, check_executor, gather, local_pools
 from pymc_rmhmc.model import model_in_context
-from pymc_rmhmc.option_numbers import count, switch
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.usage import count, switch
 
 __all__ = ["ChainResult", "combined", "log_messages", "pack", "run_chain", "sample_chains", "seeds_of", "warm_up"]
 

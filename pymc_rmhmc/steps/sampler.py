@@ -21,16 +21,24 @@ from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
 from pymc_rmhmc.model.predictions import check_improper_priors
 from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
-from pymc_rmhmc.option_numbers import switch
 from pymc_rmhmc.sampled.checks import check_block, check_shapes, shapes_of_data
-from pymc_rmhmc.steps.arguments import CheckedStep, ModelContents, check_compile_kwargs, check_point, generator_of
-from pymc_rmhmc.steps.notices import WATCHED, RunNotices, followers_of, moved_by_others, moved_twice, too_short_tuning
-from pymc_rmhmc.steps.options import Plan
+from pymc_rmhmc.steps.options import CheckedStep, ModelContents, Plan, check_compile_kwargs, check_point, generator_of
 from pymc_rmhmc.steps.rehearsal import compile_ahead
+from pymc_rmhmc.steps.reports import (
+    STATISTICS,
+    WATCHED,
+    FailureCount,
+    RunNotices,
+    block_statistics,
+    followers_of,
+    moved_by_others,
+    moved_twice,
+    too_short_tuning,
+)
 from pymc_rmhmc.steps.selection import find_with_predictions, predictions_in_words
-from pymc_rmhmc.steps.statistics import STATISTICS, FailureCount, block_statistics
 from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.stopwatch import COMPILING
+from pymc_rmhmc.usage import switch
 
 __all__ = ["Sampler"]
 

@@ -20,10 +20,9 @@ from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.describe import MetricDescription, ModelDescription, describe_in_metric, describe_latents
 from pymc_rmhmc.sampled.blocks import FoundBlocks, alone_in_words, build_blocks, find_blocks
 from pymc_rmhmc.sampled.checks import check_curvature
+from pymc_rmhmc.sampled.choices import integrator_in_words, trajectory_in_words
 from pymc_rmhmc.sampled.graph import FoundGeneral, find_general
-from pymc_rmhmc.sampled.metric_choice import integrator_in_words
 from pymc_rmhmc.sampled.process import FoundProcess, find_process
-from pymc_rmhmc.sampled.trajectory_choice import trajectory_in_words
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian, find_riemannian, matrix_in_words
 from pymc_rmhmc.steps.options import Options, Plan, settle
 from pymc_rmhmc.usage import called_as

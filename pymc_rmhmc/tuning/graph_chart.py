@@ -22,10 +22,9 @@ from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.kernels.turns import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
+from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment, Refit, RefitPolicy, StepSize, StepSizeAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from pymc_rmhmc.tuning.path_length import PathTrial
-from pymc_rmhmc.tuning.schedule import Moment, Refit, RefitPolicy, StepSizeAdapter
-from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize
 
 __all__ = ["GRAPH", "ChartTuning", "EmulatingAdapter", "GraphChartAdapter", "GraphPolicy"]
 

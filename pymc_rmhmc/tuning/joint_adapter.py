@@ -26,12 +26,20 @@ from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.latent.charts.site import SitePolicy
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.site_policy import SitePolicy
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
-from pymc_rmhmc.tuning.step_size import DualAveraging, StepSize, StepSizeRule
+from pymc_rmhmc.tuning.adaptation import (
+    REFITS,
+    DualAveraging,
+    Moment,
+    Refit,
+    RefitPolicy,
+    StepSize,
+    StepSizeAdapter,
+    StepSizeRule,
+)
 
 __all__ = [
     "TURNS", "HyperparameterAdapter", "JointTuning", "SiteAdapter", "SiteTuning", "TurnPolicy", "fitted_sites",

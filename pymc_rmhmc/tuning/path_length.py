@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.kernels.kernel import Outcome
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, Refit, RefitPolicy, StepSizeAdapter
-from pymc_rmhmc.tuning.step_size import StepSize
+from pymc_rmhmc.tuning.adaptation import REFITS, Moment, Refit, RefitPolicy, StepSize, StepSizeAdapter
 
 __all__ = ["PATHS", "MetricTuning", "PathPolicy", "PathTrial", "StructureAdapter", "correlations"]
 

@@ -15,7 +15,7 @@ from pymc_rmhmc.chains.messages import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.result_statistics import four_digits, statistic
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure
-from pymc_rmhmc.steps.statistics import FailureCount
+from pymc_rmhmc.steps.reports import FailureCount
 from tests.steps.conftest import draw, poisson_model
 
 

@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_info
 
 from pymc_rmhmc import RMHMC, ConfigurationError
 from pymc_rmhmc.dynamics.integrators import ImplicitMidpoint
-from pymc_rmhmc.option_numbers import RANGES
 from pymc_rmhmc.steps.options import Options, settle
+from pymc_rmhmc.usage import RANGES
 from tests.steps.conftest import poisson_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.tuning.schedule import REFITS
+from pymc_rmhmc.tuning.adaptation import REFITS
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_joint_sampling import two_scales
 from tests.steps.test_turns import watch_lengths

@@ -16,8 +16,8 @@ from pymc_rmhmc.model.observed.unregistered_readers import ArgumentWords
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.sampled.graph import GraphRecipe
-from pymc_rmhmc.steps.notices import RunNotices
 from pymc_rmhmc.steps.rehearsal import _Said
+from pymc_rmhmc.steps.reports import RunNotices
 from tests.steps.conftest import COUNTS, N, draw, poisson_model
 from tests.steps.test_diagnostics import made_up
 
@@ -160,7 +160,7 @@ def test_every_argument_of_pymcs_own_steps_is_answered():
 
     from pymc.step_methods.hmc.base_hmc import BaseHMC
 
-    from pymc_rmhmc.steps.arguments import ARGUMENTS_OF_NUTS
+    from pymc_rmhmc.steps.options import ARGUMENTS_OF_NUTS
 
     kinds = [pm.NUTS.__init__, pm.HamiltonianMC.__init__, BaseHMC.__init__]
     names = {name for kind in kinds for name in inspect.signature(kind).parameters}

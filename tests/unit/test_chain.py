@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.chains.chain import Chain
-from pymc_rmhmc.chains.recipe import Place, RecipeBase
-from pymc_rmhmc.chains.variables import Variables
+from pymc_rmhmc.chains.recipe import Place, RecipeBase, Variables
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.tuning.schedule import Refit, RefitPolicy
-from pymc_rmhmc.tuning.step_size import DualAveraging
+from pymc_rmhmc.tuning.adaptation import DualAveraging, Refit, RefitPolicy
 
 TUNE, REFITS = 40, (4, 12, 24)
 RNG = np.random.default_rng(0)

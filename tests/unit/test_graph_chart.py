@@ -15,9 +15,8 @@ from pymc_rmhmc.graph_chart.graph_target import GeneralPoint
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.sampled.whole_model import WholeModelRecipe
+from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
-from pymc_rmhmc.tuning.schedule import Moment
-from pymc_rmhmc.tuning.step_size import DualAveraging
 from tests.unit.general_toys import flat_map, matrix_of
 from tests.unit.test_general_chart import Charted, without_compiling  # noqa: F401
 

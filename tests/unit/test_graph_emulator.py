@@ -24,10 +24,9 @@ from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.sampled.graph import EmulatedSetting
 from pymc_rmhmc.tuning import graph_chart
+from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment
 from pymc_rmhmc.tuning.graph_chart import EARLY_EMULATION, MOST_DRAWS, ChartTuning, EmulatingAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
-from pymc_rmhmc.tuning.schedule import Moment
-from pymc_rmhmc.tuning.step_size import DualAveraging
 from tests.unit.general_toys import directions
 from tests.unit.test_general_chart import by_python
 

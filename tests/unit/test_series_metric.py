@@ -7,8 +7,7 @@ import pytest
 
 from pymc_rmhmc import BlockMetric, ConfigurationError, GeneralizedLeapfrog, ImplicitMidpoint, WhitenedFisherMetric
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.tridiagonal import factorize_series, follow, inverse_bands, solve_series
-from pymc_rmhmc.metrics.processes.series import SeriesKernel
+from pymc_rmhmc.metrics.processes.series import SeriesKernel, factorize_series, follow, inverse_bands, solve_series
 from tests.unit.process_toy import N
 from tests.unit.series_toy import SERIES, DenseSeries, ToySeries, place
 from tests.unit.step_checks import check_steps

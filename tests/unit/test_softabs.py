@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.softabs import (
+from pymc_rmhmc.metrics.bordered_loops import (
     divided_difference,
     softabs,
 )

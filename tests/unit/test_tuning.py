@@ -14,11 +14,18 @@ import pytest
 from pymc_rmhmc.kernels.kernel import Transition, merge
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.site_policy import SitePolicy
+from pymc_rmhmc.latent.charts.site import SitePolicy
+from pymc_rmhmc.tuning.adaptation import (
+    REFITS,
+    DualAveraging,
+    FixedStepSize,
+    Moment,
+    RefitPolicy,
+    StepSizeRule,
+    postponed,
+)
 from pymc_rmhmc.tuning.graph_chart import EARLY_REFITS, GRAPH, GraphChartAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning, SiteAdapter, SiteTuning
-from pymc_rmhmc.tuning.schedule import REFITS, Moment, RefitPolicy, postponed
-from pymc_rmhmc.tuning.step_size import DualAveraging, FixedStepSize, StepSizeRule
 
 RULE = StepSizeRule(fixed=None, initial=1.0, longest=1.7, target=0.8, covering=0.0)
 

@@ -21,22 +21,23 @@ fixed covariance is Girolami and Calderhead's (2011, section 9) for the log-Gaus
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import ConfigurationError, Failure, shown
 from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor, PriorFailure
 from pymc_rmhmc.linalg.cholesky import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.usage import one_of
 
-__all__ = ["GaussianSites", "SiteChart", "residual_of_sites"]
+__all__ = ["GaussianSites", "SiteChart", "SitePolicy", "residual_of_sites"]
 
 type Array = NDArray[np.float64]
-
 
 @compiled
 def residual_of_sites(
@@ -225,3 +226,60 @@ def _weighted_gram(predictor: Predictor, weights: Array) -> Array:
 
 def _product(matrix: Array, vector: Array) -> Array:
     return np.asarray(matrix @ vector)
+
+
+SITES = ("fitted", "prior_expected")
+
+
+@dataclass(frozen=True, slots=True)
+class SitePolicy:
+    """How a chain tunes its sites, and what it builds on them; see `FlatMetric` for the meaning of each.
+
+    Attributes
+    ----------
+    refit : bool
+        Refit the sites in tuning.
+    site_fit : callable or None
+        What makes a `SiteFit` from the number of sites; None for the default.
+    emulate : bool
+        Fit an emulator of the hyperparameters' marginal density in tuning.
+    sites : str
+        "fitted" or "prior_expected".
+
+    Raises
+    ------
+    ConfigurationError
+        If one is not of its type, or `site_fit` is given with ``refit=False``.
+    """
+
+    refit: bool = True
+    site_fit: Callable[[int], Any] | None = None
+    emulate: bool = True
+    sites: str = "fitted"
+
+    def __post_init__(self) -> None:
+        one_of("sites", self.sites, SITES, 'Leave it out, or give FlatMetric(sites="prior_expected").')
+        for option in ("refit", "emulate"):
+            value = getattr(self, option)
+            if not isinstance(value, bool | np.bool_):
+                raise ConfigurationError(
+                    f"{option} must be True or False, got {shown(value)}. "
+                    f"Give FlatMetric({option}=False) to switch it off."
+                )
+            object.__setattr__(self, option, bool(value))
+        if self.sites == "prior_expected":
+            if self.site_fit is not None:
+                raise ConfigurationError(
+                    'site_fit refits the sites, but those of sites="prior_expected" are constant: leave one of them '
+                    "out."
+                )
+            object.__setattr__(self, "refit", False)
+        if self.site_fit is None:
+            return
+        if not callable(self.site_fit):
+            raise ConfigurationError(
+                "site_fit must make a SiteFit from the number of sites, such as the class SiteRegression, got "
+                f"{shown(self.site_fit)}."
+            )
+        if not self.refit:
+            raise ConfigurationError("site_fit refits the sites, but refit=False keeps them: leave one of them out.")

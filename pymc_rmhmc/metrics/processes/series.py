@@ -22,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.linalg.tridiagonal import factorize_series, follow, inverse_bands, solve_series
+from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.metrics.processes.process_blocks import LatentBlock, ProcessBar, TwoBlockField
 from pymc_rmhmc.metrics.processes.process_density import CentredBase, CentredPoint, Process
 
-__all__ = ["SeriesDensity", "SeriesField", "SeriesKernel"]
+__all__ = [
+    "SeriesDensity", "SeriesField", "SeriesKernel", "factorize_series", "follow", "inverse_bands", "solve_series",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type SeriesPoint = CentredPoint[SeriesKernel]
@@ -159,7 +161,7 @@ class SeriesBar(ProcessBar):
 
 
 class SeriesBlock(LatentBlock[SeriesKernel, SeriesBar]):
-    """``W + Q`` by its pivots and what is below them, (n,); see `pymc_rmhmc.linalg.tridiagonal`."""
+    """``W + Q`` by its pivots and what is below them, (n,); see `pymc_rmhmc.metrics.processes.tridiagonal`."""
 
     def __init__(self, kernel: SeriesKernel, weight: Array, pivots: Array, below: Array) -> None:
         super().__init__(kernel, weight)
@@ -217,3 +219,54 @@ class SeriesField(TwoBlockField[SeriesKernel, SeriesBar]):
         """See `ProcessField`."""
         n = self.density.process.n_process
         return SeriesBar(np.zeros(n), bar, np.zeros(n))
+
+
+@compiled
+def follow(rho: float, rows: Array) -> Array:  # pragma: no cover - compiled
+    """Return x with ``xₜ = uₜ + ρ xₜ₋₁`` for each row u of (r, n)."""
+    found = np.empty_like(rows)
+    for row in range(rows.shape[0]):
+        last = 0.0
+        for t in range(rows.shape[1]):
+            last = rows[row, t] + rho * last
+            found[row, t] = last
+    return found
+
+
+@compiled
+def factorize_series(weight: Array, tau: Array, rho: float) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """Factorise T: return δ (n,), and L below its diagonal (n,), of which the last is 0."""
+    n = weight.size
+    pivots, below = np.empty(n), np.zeros(n)
+    known = weight[0] + tau[0]
+    for t in range(n - 1):
+        pivots[t] = known + rho * rho * tau[t + 1]
+        below[t] = -rho * tau[t + 1] / pivots[t]
+        known = weight[t + 1] + tau[t + 1] * (known / pivots[t])
+    pivots[n - 1] = known
+    return pivots, below
+
+
+@compiled
+def solve_series(pivots: Array, below: Array, vector: Array) -> Array:  # pragma: no cover - compiled
+    """Return ``T⁻¹ vector``, (n,)."""
+    n = vector.size
+    found = vector.copy()
+    for t in range(n - 1):
+        found[t + 1] -= below[t] * found[t]
+    found[n - 1] /= pivots[n - 1]
+    for t in range(n - 2, -1, -1):
+        found[t] = found[t] / pivots[t] - below[t] * found[t + 1]
+    return found
+
+
+@compiled
+def inverse_bands(pivots: Array, below: Array) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """Return the diagonal of T⁻¹ (n,), and its entries below (n,), of which the last is 0."""
+    n = pivots.size
+    diagonal, off = np.empty(n), np.zeros(n)
+    diagonal[n - 1] = 1.0 / pivots[n - 1]
+    for t in range(n - 2, -1, -1):
+        off[t] = -below[t] * diagonal[t + 1]
+        diagonal[t] = 1.0 / pivots[t] - below[t] * off[t]
+    return diagonal, off
