@@ -2587,6 +2587,14 @@ EVIDENCE = [
         "steps/test_log_evidence.py::test_priors_that_a_transform_restricts_are_told[log]",
     ),
     Mutant(
+        "restricted-priors-rewritten",
+        "PyTensor takes a logit and its inverse for nothing: an evidence of a restricted prior says that it is proper",
+        "_share_left",
+        "random_seed=0, mode=Mode(\"py\", None))",
+        "random_seed=0)",
+        "steps/test_log_evidence.py::test_priors_that_a_transform_restricts_are_told[logodds]",
+    ),
+    Mutant(
         "improper-densities-taken",
         "a constant density counts as a prior, and the evidence of a model with it as a number",
         "check_own_priors",
