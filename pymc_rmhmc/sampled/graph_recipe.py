@@ -30,6 +30,9 @@ type Array = NDArray[np.float64]
 
 # At most as many values share a dense mass matrix.
 MOST_DENSE = 50
+# A chain does not begin where the log density is lower by this than at the point nearby that nobody chose: in units of
+# 1e-9 a distance of 1 is hopelessly far.
+HOPELESS = 1e8
 
 
 class GraphRecipe(WholeModelRecipe):
@@ -94,7 +97,12 @@ class GraphRecipe(WholeModelRecipe):
         """Return a point nearby, nearer where there is no density; at last the point itself."""
         setting = self.setting(tuned)
         centre = self.adapter.coordinates(tuned, values)
-        phase = scattered(setting.hamiltonian.state, setting.failure, centre, rng)
+        least = setting.hamiltonian.state(centre).point.model_log_density - HOPELESS
+
+        def failure(phase: Any) -> Any:
+            return setting.failure(phase) or phase.point.model_log_density < least
+
+        phase = scattered(setting.hamiltonian.state, failure, centre, rng)
         return values if phase is None else setting.seen(phase)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[ChartTuning]:
