@@ -2611,6 +2611,14 @@ EVIDENCE = [
         "steps/test_log_evidence.py::test_priors_that_a_transform_restricts_are_told[logodds]",
     ),
     Mutant(
+        "unseen-weights-not-in-the-error",
+        "annealing from heavy tails that has met no state without weight is sure of what such states would change",
+        "log_mean",
+        "np.zeros(unseen)",
+        "np.zeros(0 * unseen)",
+        "unit/test_evidence.py::test_states_of_no_weight_that_a_run_has_not_seen_are_in_its_error",
+    ),
+    Mutant(
         "improper-densities-taken",
         "a constant density counts as a prior, and the evidence of a model with it as a number",
         "check_own_priors",

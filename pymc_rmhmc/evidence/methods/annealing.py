@@ -168,7 +168,7 @@ def anneal(
 def annealed_evidence(
     make: Callable[[int], Particles], ladder: Ladder, replicates: int, rng: np.random.Generator,
     budget: Budget, progress: Progress, *, bounds: bool = True, remedy: str = FARTHER,
-    fewest: float = FEWEST_DRAWS,
+    fewest: float = FEWEST_DRAWS, unseen: int = 0,
 ) -> Estimate:  # fmt: skip
     """Estimate ``log E[exp φ]`` by as many runs as the error needs.
 
@@ -188,8 +188,8 @@ def annealed_evidence(
         Whether states are led back as well, for an upper bound.
     remedy : str
         What to do where too little is accepted.
-    fewest : float
-        So many states at least.
+    fewest, unseen
+        So many states at least; and as in `log_mean`.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def annealed_evidence(
         found, accepted = anneal(particles, ladder.betas, rng)
         log_weights = np.concatenate((log_weights, found))
         acceptances.append(accepted)
-        value, error = log_mean(log_weights)
+        value, error = log_mean(log_weights, unseen)
         progress.note(value, error, f"annealing, {log_weights.size} states")
         _check_weights(log_weights)
         if (budget.is_met(error) and log_weights.size >= fewest) or not budget.may_grow(begun, 1.0, 1.0):
