@@ -51,8 +51,9 @@ type Estimates = list[tuple[str, str, Estimate]]
 
 # Sweeps of tempering, and those that adapt it; and its independent ladders.
 TEMPERED, REPLICAS = 1000, 2
-# States of annealing from heavy tails: some lie where the posterior has no density, one in some hundred.
-FEWEST_HEAVY = 1000.0
+# Annealing from heavy tails: one state in some hundreds lies where the posterior has no density. With 1000 states, and
+# one such state more in the error, the root mean square of z is .95 to 1.0; without it 1.1 for a t with 2 degrees.
+FEWEST_HEAVY, UNSEEN_HEAVY = 1000.0, 1
 # Draws of the prior from which other modes are searched.
 SEARCHES = 8
 # How many times as wide as the reference are places to search from, where the prior has no draws.
@@ -178,8 +179,8 @@ def _of_whole(
     if settings.name == "annealing":
         tailed = reference if is_heavy else with_fitting_tails(reference, rng)
         # The tails have changed the constant by nothing.
-        fewest = FEWEST_HEAVY if is_heavy else FEWEST_DRAWS
-        return "annealing", _annealed(tailed, settings, rng, progress, fewest).shifted(constant)
+        states = (FEWEST_HEAVY, UNSEEN_HEAVY) if is_heavy else (FEWEST_DRAWS, 0)
+        return "annealing", _annealed(tailed, settings, rng, progress, *states).shifted(constant)
     progress.say("drawing from the posterior")
     source: PosteriorDraws | None = None
     if draws is not None:
@@ -216,14 +217,15 @@ def halves(draws: Array) -> tuple[Array, Array]:
 
 def _annealed(
     reference: Reference, settings: Settings, rng: np.random.Generator, progress: Progress,
-    fewest: float = FEWEST_DRAWS,
+    fewest: float = FEWEST_DRAWS, unseen: int = 0,
 ) -> Estimate:  # fmt: skip
     options = settings.method if isinstance(settings.method, Annealing) else Annealing()
     progress.say("finding a ladder")
     make, betas = options.prepared(reference, settings.replicates, rng)
     return annealed_evidence(
-        make, betas, settings.replicates, rng, progress, bounds=options.bounds, remedy=options.remedy, fewest=fewest
-    )
+        make, betas, settings.replicates, rng, progress, bounds=options.bounds, remedy=options.remedy, fewest=fewest,
+        unseen=unseen,
+    )  # fmt: skip
 
 
 def estimate_once(blob: bytes, seed: int) -> Estimates:

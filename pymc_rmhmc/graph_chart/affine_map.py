@@ -16,11 +16,14 @@ __all__ = ["diagonal_map", "fit_flat_map", "from_flat", "identity_map", "log_vol
 
 type Array = NDArray[np.float64]
 
-# Variances are kept within these factors of 1, in the chart's coordinates; those of draws may be as large as the last,
-# in units in which gradients are small.
-SMALLEST, LARGEST, WIDEST = 1e-10, 1e10, 1e36
+# Variances are kept within these factors of 1, in the chart's coordinates; those of draws and gradients may be as far
+# from 1 as the last, in units such as 1e9 or 1e-9.
+SMALLEST, WIDEST = 1e-10, 1e36
 # Where a log density is flatter than this along a coordinate at the start, so many widths are tried.
 FLAT, WIDTHS = 1e-3, 10.0 ** np.arange(0, 16)
+# A gradient at the start suggests no smaller scale than this: the start may be far out. If it is steeper than the
+# second, the curvature over the first decides.
+NARROW, STEEP = 1e-3, 1e6
 # Draws and gradients beyond this are left out: their products overflow.
 ENORMOUS = 1e50
 # Of the unit matrix, so many draws are mixed into a window's covariances: half of what one draw says.
@@ -41,7 +44,7 @@ def map_of_gradient(
     """Guess a first map from the scale that one gradient suggests, or from how far a flat density reaches.
 
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``. Where it is flat, as in units
-    of 1e9, the gradient says less.
+    of 1e9, the gradient says less, and where it is enormous, as in units of 1e-9, its curvature says more.
 
     Parameters
     ----------
@@ -52,9 +55,11 @@ def map_of_gradient(
     free : (a,) int array
         Angles, which are no wider than their circle.
     """
-    spread = np.clip(1.0 / np.maximum(np.abs(slope), 1e-3), 1e-3, 1.0)
+    spread = np.clip(1.0 / np.maximum(np.abs(slope), FLAT), NARROW, 1.0)
     for i in np.setdiff1d(np.flatnonzero(np.abs(slope) < FLAT), free):
         spread[i] = max(spread[i], _width(along, int(i)))
+    for i in np.setdiff1d(np.flatnonzero(np.abs(slope) > STEEP), free):
+        spread[i] = min(spread[i], _scale_of_curvature(along, int(i)))
     return diagonal_map(centre, spread, free)
 
 
@@ -66,6 +71,12 @@ def _width(along: Callable[[int, float], float], which: int) -> float:
         if not (np.abs(moved - here) < 1.0).all():
             return float(width)
     return 1.0  # nothing says how wide it is
+
+
+def _scale_of_curvature(along: Callable[[int, float], float], which: int) -> float:
+    """Return the scale of a normal density that bends as a log density does within `NARROW` of a point."""
+    bend = (2.0 * along(which, 0.0) - along(which, NARROW) - along(which, -NARROW)) / NARROW**2
+    return 1.0 / math.sqrt(bend) if 0.0 < bend < math.inf else NARROW
 
 
 def from_flat(flat: FlatMap, u: Array) -> Array:
@@ -170,8 +181,9 @@ def _narrow(factor: Array, dense: NDArray[np.int64], angles: Angles) -> None:
 
 def _scale(variance: Array, of_slopes: Array) -> Array:
     """Return scales (d,) from variances of draws and gradients: the larger the first, the smaller the second may be."""
-    variance = np.clip(variance, SMALLEST, WIDEST)
-    scale: Array = np.sqrt(np.sqrt(variance / np.clip(of_slopes, SMALLEST / np.maximum(variance, 1.0), LARGEST)))
+    variance = np.clip(variance, 1.0 / WIDEST, WIDEST)
+    least = SMALLEST / np.maximum(variance, 1.0)
+    scale: Array = np.sqrt(np.sqrt(variance / np.clip(of_slopes, least, np.maximum(least, WIDEST))))
     return scale
 
 

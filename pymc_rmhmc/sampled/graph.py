@@ -57,6 +57,9 @@ type ValuePhase = GaussianState[ValuePoint]
 
 # At most as many values share a dense mass matrix.
 MOST_DENSE = 50
+# A chain does not begin where the log density is lower by this than at the point nearby that nobody chose: in units of
+# 1e-9 a distance of 1 is hopelessly far.
+HOPELESS = 1e8
 
 
 @dataclass(slots=True)
@@ -256,7 +259,13 @@ class GraphRecipe(WholeModelRecipe[GeneralModel, ChartTuning, GraphSetting | Emu
         """Return a point nearby, nearer where there is no density; at last the point itself."""
         setting = self.exact_setting(tuned)
         centre = self.adapter.coordinates(tuned, values)
-        phase = scattered(setting.hamiltonian.state, setting.failure, centre, rng)
+        least = setting.hamiltonian.state(centre).point.model_log_density - HOPELESS
+
+        def failure(phase: GraphPhase) -> Failure:
+            found = setting.failure(phase)
+            return found or (Failure.ENERGY if phase.point.model_log_density < least else Failure.NONE)
+
+        phase = scattered(setting.hamiltonian.state, failure, centre, rng)
         return values if phase is None else setting.seen(phase)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[ChartTuning]:

@@ -457,3 +457,14 @@ def test_a_chain_does_not_begin_where_a_scale_is_zero_and_so_are_its_effects(kin
         pm.Poisson("y", mu=pm.math.exp(pm.Normal("level", 0.0, 2.0) + effects(kind, scale, 8)[group]), observed=counts)
     idata = draw(model, chains=4, draws=150, tune=300)
     assert (idata.posterior["scale"].median("draw") > 0.1).all()
+
+
+def test_units_may_be_tiny():
+    """As of a concentration in mol: a start at a distance of 1 is far off, and so is a step of 1e-5."""
+    unit, noise = 1e-9, np.random.default_rng(0).standard_normal(30)
+    with pm.Model() as model:
+        a, s = pm.Normal("a", 0.0, 10.0 * unit), pm.HalfNormal("s", 10.0 * unit)
+        pm.Normal("y", a, s, observed=unit * (1.0 + 0.3 * noise))
+    found = draw(model, draws=300, tune=150).posterior / unit
+    assert float(found["a"].mean()) == pytest.approx(1.0 + 0.3 * noise.mean(), abs=0.02)
+    assert float(found["s"].mean()) == pytest.approx(0.3 * noise.std(), rel=0.1)

@@ -526,8 +526,9 @@ def with_observation(prior) -> pm.Model:
         (lambda: pm.Normal("x", 0.0, 1.0, transform=transforms.Interval(0.0, 1.0)), 0.341),
         (lambda: pm.Uniform("x", 0.0, 1.0, default_transform=transforms.Interval(0.0, 0.25)), 0.25),
         (lambda: pm.Normal("x", 0.0, 2.0, transform=transforms.circular), 0.884),
+        (lambda: pm.Normal("x", 0.0, 1.0, transform=transforms.logodds), 0.341),
     ],
-    ids=["log", "Interval", "bounded", "circular"],
+    ids=["log", "Interval", "bounded", "circular", "logodds"],
 )
 def test_priors_that_a_transform_restricts_are_told(prior, share):
     said = convention_in_words(with_observation(prior))

@@ -284,6 +284,16 @@ def test_weights_are_unbiased_on_a_crude_ladder():
     assert abs(value + reference.log_constant - block.log_evidence) < 4.0 * error < 0.05
 
 
+def test_states_of_no_weight_that_a_run_has_not_seen_are_in_its_error():
+    """One in 300: a run of 512 has none of them as often as it has three, and its own weights give no error then."""
+    share = 1.0 / 300.0
+    seen = RNG(6).random((1000, 512)) < 1.0 - share
+    found = np.array([log_mean(np.where(row, 0.0, -np.inf), unseen=1) for row in seen])
+    z = (found[:, 0] - np.log1p(-share)) / found[:, 1]
+    assert 0.8 < np.sqrt(np.mean(z**2)) < 1.2
+    assert log_mean(np.zeros(512))[1] == 0.0
+
+
 def test_a_ladder_is_frozen_before_the_counted_run():
     block = NormalBlock(n=6, share=0.0, sigma=0.2)
     rng = RNG(5)

@@ -221,8 +221,8 @@ def test_a_tree_stops_within_about_half_a_period():
         assert moved.failure is Failure.NONE
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e9, 1e15])
-def test_scales_are_found_in_any_large_units(unit):
+@pytest.mark.parametrize("unit", [1e-15, 1e-9, 1.0, 1e9, 1e15])
+def test_scales_are_found_in_any_units(unit):
     draws = unit * np.random.default_rng(0).standard_normal((60, D))
     flat = fit_flat_map(draws, -draws / unit**2, np.empty(0, np.int64))
     np.testing.assert_allclose(flat.spread / unit, 1.0, rtol=1e-6)
@@ -239,6 +239,18 @@ def test_the_start_finds_how_wide_a_density_is_where_it_is_flat():
     assert spread[0] == 1.0
     assert (spread[1:] > 0.1 * widths[1:]).all()
     assert (spread[1:] < 3.0 * widths[1:]).all()
+
+
+def test_the_start_finds_how_narrow_a_density_is_where_it_is_steep():
+    """A steep slope of a wide density is that of a start far out, and its scale need not be found."""
+    widths = np.array([1e-9, 1e-6, 1e-3])
+    slope = np.array([2.0, 300.0, 1e4]) / widths
+
+    def along(which, distance):
+        return slope[which] * distance - 0.5 * (distance / widths[which]) ** 2
+
+    spread = map_of_gradient(np.zeros(3), slope, along).spread
+    np.testing.assert_allclose(spread, widths, rtol=1e-3)
 
 
 @pytest.mark.parametrize("dense", [np.arange(D), np.array([1, 2])], ids=["all", "a block"])

@@ -142,12 +142,13 @@ def anneal(
 
 def annealed_evidence(
     make: Callable[[int], Particles], betas: Array, replicates: int, rng: np.random.Generator, progress: Progress, *,
-    bounds: bool = True, remedy: str = FARTHER, fewest: float = FEWEST_DRAWS,
+    bounds: bool = True, remedy: str = FARTHER, fewest: float = FEWEST_DRAWS, unseen: int = 0,
 ) -> Estimate:  # fmt: skip
     """Estimate ``log E[exp φ]`` by as many runs of replicates as the error needs, on a ladder chosen beforehand.
 
     Runs are of states that `make` puts at draws of the reference, with at least the fewest states in all. States are
-    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted.
+    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted, and
+    unseen is as in `log_mean`.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def annealed_evidence(
         found, accepted = anneal(particles, betas, rng)
         log_weights = np.concatenate((log_weights, found))
         acceptances.append(accepted)
-        value, error = log_mean(log_weights)
+        value, error = log_mean(log_weights, unseen)
         progress.note(value, error, f"annealing, {log_weights.size} states")
         if not np.isfinite(log_weights).any():
             raise EvidenceError(

@@ -153,11 +153,15 @@ def pareto_k(log_weights: Array) -> float:
     return math.inf if math.isnan(shape) else shape
 
 
-def log_mean(log_weights: Array) -> tuple[float, float]:
-    """Return the logarithm of the mean of some weights, and its standard error."""
+def log_mean(log_weights: Array, unseen: int = 0) -> tuple[float, float]:
+    """Return the logarithm of the mean of some weights, and its standard error.
+
+    The error counts so many unseen weights of 0 besides. If one state in some hundreds has no weight, a run may have
+    none of them, and its own weights say nothing of what they take from the mean.
+    """
     count = log_weights.size
     value = float(logsumexp(log_weights)) - math.log(count)
-    relative = np.exp(log_weights - value)
+    relative = np.append(np.exp(log_weights - value), np.zeros(unseen))
     return value, float(relative.std(ddof=1)) / math.sqrt(count)
 
 
