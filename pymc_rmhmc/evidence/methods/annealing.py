@@ -147,7 +147,7 @@ def annealed_evidence(
     """Estimate ``log E[exp φ]`` by as many runs of replicates as the error needs, on a ladder chosen beforehand.
 
     Runs are of states that `make` puts at draws of the reference, with at least the fewest states in all. States are
-    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted, and
+    led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted;
     unseen is as in `log_mean`.
 
     Raises
