@@ -21,8 +21,8 @@ from benchmarks.outcome import Outcome, merged
 from benchmarks.peers.nuts import nutpie_chains
 from benchmarks.peers.pymc_chains import CHAINS, Watch, collected
 from pymc_rmhmc import RMHMC, FisherMetric, FlatMetric, SoftAbsMetric
-from pymc_rmhmc.sampled.graph import GraphRecipe
-from pymc_rmhmc.sampled.whole_model_metric import RiemannianRecipe
+from pymc_rmhmc.sampled.graph import GraphDensity
+from pymc_rmhmc.sampled.whole_model_metric import RiemannianDensity
 
 __all__ = ["OTHER_FORM", "RMHMC_OPTIONS"]
 
@@ -94,10 +94,10 @@ def run_rmhmc(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: 
 
 def _chart(step: RMHMC) -> str:
     """The coordinates in which it samples."""
-    recipe = step._samplers[0].recipe
-    if isinstance(recipe, RiemannianRecipe):
+    recipe = step._samplers[0].density
+    if isinstance(recipe, RiemannianDensity):
         return "none"
-    return "graph" if isinstance(recipe, GraphRecipe) else "latent"
+    return "graph" if isinstance(recipe, GraphDensity) else "latent"
 
 
 def run_nutpie(entry: Entry, sampler: str, seed: int, deadline: Deadline, draws: int) -> Outcome:

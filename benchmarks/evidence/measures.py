@@ -86,7 +86,7 @@ def _run(model: pm.Model, method: str, seed: int, target: float, limit: float, s
 def _compile(chain: Chain, point: dict[str, np.ndarray]) -> None:
     """Let a copy make a short trajectory: what it calls is compiled for both."""
     twin = copy.copy(chain)
-    twin.recipe = copy.copy(chain.recipe)
+    twin.density = copy.copy(chain.density)
     twin.restore(twin.new_state())
     twin.rehearse(point, np.random.default_rng(0))
 

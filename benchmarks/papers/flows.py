@@ -47,9 +47,9 @@ def constant_metric(matrix: Array) -> GraphMetric:
 def flow_of(model: pm.Model, metric: Any) -> Any:
     """The Hamiltonian of a whole model in a metric."""
     step = RMHMC(metric=metric, step_size=0.1, n_steps=1, init="keep", model=model)
-    recipe = step._samplers[0].recipe
+    recipe = step._samplers[0].density
     recipe.bind(model.initial_point())
-    return recipe.setting(recipe.adapter.initial()).hamiltonian
+    return recipe.coordinates(recipe.adapter.initial()).hamiltonian
 
 
 def follow(flow: Any, position: Array, momentum: Array, step_size: float, n_steps: int, integrator: Any = None) -> Path:

@@ -1,7 +1,7 @@
 """The loop of every chain: condition on the rest of a point, stand, refit, move, learn.
 
 What a chain must remember is in `ChainState`, which is saved and restored. Everything else is rebuilt from it and from
-the point, by a recipe.
+the point, by a density.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.chains.conditional_density import (
+    REHEARSED_STEP,
+    ConditionalDensity,
+    NormalCoordinates,
+    Point,
+    Position,
+    check_start,
+)
 from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, slowness
 from pymc_rmhmc.chains.messages import sites_kept, stood_still
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, NormalSetting, Point, Recipe, check_start
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
 from pymc_rmhmc.kernels.kernel import Transition
@@ -35,7 +42,8 @@ type AnyChain = Chain[Any, Any]
 
 # What of a chain is rebuilt from the point, in a worker too, and holds large factors: empty here.
 NOWHERE = {
-    "values": None, "log_density": -math.inf, "log_weight": math.nan, "_setting": None, "_phase": None, "_kernel": None,
+    "values": None, "log_density": -math.inf, "log_weight": math.nan, "_coordinates": None, "_phase": None,
+    "_kernel": None,
 }  # fmt: skip
 
 
@@ -55,7 +63,7 @@ class ChainState[Tuned]:
         What the adapter knows.
     step_size : StepSize or None
         None before the start.
-    coordinates, values
+    position, values
         Where the chain is in its coordinates, and the values that this stands for: recomputing one from the other would
         cost a solve a draw, and rounding would break an exact replay.
     given : dict or None
@@ -75,7 +83,7 @@ class ChainState[Tuned]:
     iteration: int = 0
     refits: tuple[int, ...] = ()
     step_size: StepSize | None = None
-    coordinates: Coordinates | None = None
+    position: Position | None = None
     values: Any = None
     given: Point | None = None
     judged: bool = False
@@ -90,7 +98,7 @@ class Chain[Tuned, Phase]:
 
     Parameters
     ----------
-    recipe : Recipe
+    density : ConditionalDensity
         How kernels are built.
     plan : Plan
         The options.
@@ -103,13 +111,15 @@ class Chain[Tuned, Phase]:
     values: Any
     log_density: float
     log_weight: float
-    # A setting, a phase and a kernel; None where there is none yet: what a draw asks of them is not checked each time.
-    _setting: Any
+    # Coordinates, a phase and a kernel; None before there are any: what a draw asks of them is not checked each time.
+    _coordinates: Any
     _phase: Any
     _kernel: Any
 
-    def __init__(self, recipe: Recipe[Tuned, Phase], plan: Plan, initial_values: Array, own_initval: bool) -> None:
-        self.recipe, self.plan = recipe, plan
+    def __init__(
+        self, density: ConditionalDensity[Tuned, Phase], plan: Plan, initial_values: Array, own_initval: bool
+    ) -> None:
+        self.density, self.plan = density, plan
         self.initial_values, self.own_initval = initial_values, own_initval
         self.state = self.new_state()
         self._stand_nowhere()
@@ -124,22 +134,22 @@ class Chain[Tuned, Phase]:
     @property
     def name(self) -> str:
         """For messages."""
-        return self.recipe.name
+        return self.density.name
 
     @property
     def slices(self) -> tuple[tuple[str, slice], ...]:
         """The value variables, and the parts of their raveled values."""
-        return self.recipe.variables.slices
+        return self.density.variables.slices
 
     @property
     def labels(self) -> Mapping[str, str]:
         """What users call the value variables."""
-        return self.recipe.variables.labels
+        return self.density.variables.labels
 
     def new_state(self, tune: int = 0) -> ChainState[Tuned]:
         """Return the state of a chain that has not begun."""
-        adapter = self.recipe.adapter
-        refits = adapter.schedule.iterations(tune) if self.recipe.refits else ()
+        adapter = self.density.adapter
+        refits = adapter.schedule.iterations(tune) if self.density.refits else ()
         return ChainState(tuned=adapter.initial(), refits=refits, watched_from=adapter.schedule.watched_from(tune))
 
     def setup(self, tune: int) -> None:
@@ -149,7 +159,7 @@ class Chain[Tuned, Phase]:
     def restore(self, state: ChainState[Tuned]) -> None:
         """Take another state; what was built for the old one is dropped."""
         self.state = state
-        self.recipe.forget()
+        self.density.forget()
         self._stand_nowhere()
 
     def rehearse(self, point: Point, rng: np.random.Generator) -> bool:
@@ -165,15 +175,15 @@ class Chain[Tuned, Phase]:
         PriorFailure, RMHMCError
             If nothing can be computed at the point.
         """
-        self.recipe.bind(point)
+        self.density.bind(point)
         values = self.read(point)
-        for tuned in self.recipe.rehearsed(values, rng):
+        for tuned in self.density.rehearsed(values, rng):
             self.state.tuned = tuned
             self._rebuild()
             self._enter(values, rng)
             if self._has_failed:
                 return False
-            self._phase = self._setting.rehearse(self._phase, REHEARSED_STEP, rng)
+            self._phase = self._coordinates.rehearse(self._phase, REHEARSED_STEP, rng)
             self._remember()
         return True
 
@@ -187,11 +197,11 @@ class Chain[Tuned, Phase]:
         outcome = self._draw(point, rng, tuning=tuning)
         state = self.state
         if not tuning:
-            state.movement.note_draw(self.values[self.recipe.own], moved=outcome.accepted)
+            state.movement.note_draw(self.values[self.density.own], moved=outcome.accepted)
             return outcome
         state.n_tuned += 1
         if state.n_tuned > state.watched_from:
-            state.movement.note_tuning(self.values[self.recipe.own], outcome.failure)
+            state.movement.note_tuning(self.values[self.density.own], outcome.failure)
         return outcome
 
     def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
@@ -215,7 +225,7 @@ class Chain[Tuned, Phase]:
         outcome = self._move(rng, tuning=tuning)
         # Where a slope cannot be computed, as next to a discrete value, there is nothing to fit to.
         if tuning and state.refits and state.iteration < state.refits[-1] and not self._has_failed:
-            self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))
+            self.density.adapter.observe(state.tuned, self._coordinates.seen(self._phase))
         state.iteration += 1
         return outcome
 
@@ -225,7 +235,7 @@ class Chain[Tuned, Phase]:
         assert state.step_size is not None
         # Nothing that a kernel is made of changes after tuning.
         if tuning or self._kernel is None:
-            self._kernel = self._setting.kernel(state.tuned, state.step_size, tuning=tuning)
+            self._kernel = self._coordinates.kernel(state.tuned, state.step_size, tuning=tuning)
         outcome: Transition[Phase] = self._kernel.step(self._taken(), rng)
         self._phase = outcome.state
         # Several moves place the values anew, even where none was accepted.
@@ -239,8 +249,8 @@ class Chain[Tuned, Phase]:
         """Let the adapter learn, and build other kernels where it gives one up."""
         state = self.state
         assert state.step_size is not None
-        if self.recipe.adapter.learn(state.tuned, state.step_size, outcome, stood=stood):
-            state.coordinates = None
+        if self.density.adapter.learn(state.tuned, state.step_size, outcome, stood=stood):
+            state.position = None
             self._rebuild()
 
     def _taken(self) -> Phase:
@@ -264,42 +274,42 @@ class Chain[Tuned, Phase]:
 
     def _condition(self, point: Point) -> None:
         """Take in what the point holds besides the chain's own values."""
-        is_stale, given = self.recipe.bind(point)
+        is_stale, given = self.density.bind(point)
         if is_stale:
-            self._setting = self._phase = self._kernel = None
+            self._coordinates = self._phase = self._kernel = None
         state = self.state
         if state.given is not given:
             known = state.given
-            # Coordinates that depend on something else are worth nothing.
+            # Position that depend on something else are worth nothing.
             if known is None or any(not np.array_equal(known[name], value) for name, value in given.items()):
-                state.coordinates = None
+                state.position = None
             state.given = given
-        if self._setting is None:
-            self._setting = self.recipe.setting(state.tuned)
+        if self._coordinates is None:
+            self._coordinates = self.density.coordinates(state.tuned)
 
     def _rebuild(self) -> None:
-        """Make the setting of what is known now; then the chain stands nowhere."""
-        self._setting = self._phase = self._kernel = None
-        self.recipe.drop()
-        self._setting = self.recipe.setting(self.state.tuned)
+        """Make the coordinates of what is known now; then the chain stands nowhere."""
+        self._coordinates = self._phase = self._kernel = None
+        self.density.drop()
+        self._coordinates = self.density.coordinates(self.state.tuned)
 
     def _enter(self, values: Array, rng: np.random.Generator) -> None:
         """Stand at given values: from memory where they are the ones that were kept."""
         state = self.state
-        known = state.coordinates is not None and np.array_equal(values, state.values)
-        self._phase = self._setting.stand(values, state.coordinates if known else None, rng)
+        known = state.position is not None and np.array_equal(values, state.values)
+        self._phase = self._coordinates.stand(values, state.position if known else None, rng)
         self._remember(values)
 
     def _remember(self, values: Array | None = None) -> None:
         """Note where the chain is, in both coordinates, and the model's log density and weight there."""
-        state, found = self.state, self._setting.place(self._phase, values)
-        state.coordinates, state.values, self.log_density, self.log_weight = found
+        state, found = self.state, self._coordinates.locate(self._phase, values)
+        state.position, state.values, self.log_density, self.log_weight = found
         self.values = state.values
 
     @property
     def _has_failed(self) -> bool:
         """Whether the chain stands nowhere yet, or where the log density or its gradient cannot be computed."""
-        return self._phase is None or bool(self._setting.failure(self._phase))
+        return self._phase is None or bool(self._coordinates.failure(self._phase))
 
     def _refit_where_it_holds(self, values: Array, rng: np.random.Generator) -> None:
         """Refit, but not to a chart in which the chain would stand at no density and could never leave.
@@ -318,7 +328,7 @@ class Chain[Tuned, Phase]:
                 return
             held.dropped_refits += int(with_sites)
         self.state = held
-        self.recipe.adapter.forget(held.tuned)
+        self.density.adapter.forget(held.tuned)
         self._rebuild()
         self._enter(values, rng)
 
@@ -329,10 +339,10 @@ class Chain[Tuned, Phase]:
         moment = Moment(state.iteration, state.iteration == refits[0], state.iteration == refits[-1])
         self._phase = None  # it may hold large factors
         try:
-            found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=with_sites)
+            found = self.density.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=with_sites)
             state.tuned, state.refits = found.tuned, refits + found.more
             if found.changed:
-                state.coordinates = None
+                state.position = None
             if found.changed or not with_sites:
                 self._rebuild()
             self._enter(values, rng)
@@ -343,15 +353,15 @@ class Chain[Tuned, Phase]:
     def _start(self, values: Array, point: Point, rng: np.random.Generator) -> None:
         """Find the chain's first position and step size."""
         approximated = self._starts_from_laplace(values)
-        first = self.recipe.start(self.state.tuned, values, rng, approximated=approximated)
-        self._setting = self.recipe.setting(self.state.tuned)
+        first = self.density.start(self.state.tuned, values, rng, approximated=approximated)
+        self._coordinates = self.density.coordinates(self.state.tuned)
         self._begin(first, point, rng, approximated=approximated)
 
     def _starts_from_laplace(self, values: Array) -> bool:
         """Return whether the chain leaves the given point for a draw of the Laplace approximation."""
         if self.plan.init != "auto":
             return self.plan.init == "laplace"
-        own = self.recipe.own
+        own = self.density.own
         return not self.own_initval and np.array_equal(values[own], self.initial_values[own], equal_nan=True)
 
     def _leave_infinity(self, point: Point) -> None:
@@ -359,12 +369,12 @@ class Chain[Tuned, Phase]:
         values = self.read(point)
         lost = ~np.isfinite(values)
         if lost.any() and self._starts_from_laplace(values):
-            self.recipe.variables.write(np.where(lost, 0.0, values), point)
+            self.density.variables.write(np.where(lost, 0.0, values), point)
 
     def _explain_start(self, point: Point) -> None:
         """Raise what is wrong where a chain is to begin, unless another draw of other steps may mend it."""
-        error = self.recipe.start_error(point)
-        if error is None and self.recipe.start_is_final:
+        error = self.density.start_error(point)
+        if error is None and self.density.start_is_final:
             error = CovarianceError(
                 f"{self.name}: no Gaussian approximation was found at the chain's starting point. The prior covariance "
                 "is next to singular there, or the likelihood too steep. Start elsewhere with `initvals`, or give "
@@ -380,7 +390,7 @@ class Chain[Tuned, Phase]:
         """
         self._enter(values, rng)
         if self._has_failed:
-            error = self.recipe.start_error(point)
+            error = self.density.start_error(point)
             if error is not None:
                 raise error
             instead = (
@@ -391,8 +401,8 @@ class Chain[Tuned, Phase]:
                 f"{self.name}: the log density or its gradient is not finite at the chain's starting point. "
                 f"Give another `initvals`. {instead}"
             )
-        setting, phase = self._setting, self._phase
-        self.state.step_size = self.recipe.steps.first(lambda size: setting.acceptance(phase, size, rng))
+        coordinates, phase = self._coordinates, self._phase
+        self.state.step_size = self.density.steps.first(lambda size: coordinates.acceptance(phase, size, rng))
         self.state.started = True
 
     def _judge(self) -> None:
@@ -403,12 +413,12 @@ class Chain[Tuned, Phase]:
         SamplingError
             If the trajectories cover less than a tenth of their path.
         """
-        state, recipe = self.state, self.recipe
+        state, density = self.state, self.density
         judge(
-            self.name, self._path, self.average_step_size(), state.iteration, lambda: recipe.curvatures(state.values),
-            uses_sites=self.plan.uses_sites, prior_moves=recipe.prior_moves, flat_priors=self.plan.flat_priors,
+            self.name, self._path, self.average_step_size(), state.iteration, lambda: density.curvatures(state.values),
+            uses_sites=self.plan.uses_sites, prior_moves=density.prior_moves, flat_priors=self.plan.flat_priors,
         )  # fmt: skip
-        recipe.adapter.finish(state.tuned)
+        density.adapter.finish(state.tuned)
 
     @property
     def _path(self) -> JitteredPath | None:
@@ -417,9 +427,9 @@ class Chain[Tuned, Phase]:
 
     def remarks(self) -> str:
         """Say what makes the chain slow, a line each; empty where nothing does."""
-        state, first = self.state, self.recipe.own.start or 0
+        state, first = self.state, self.density.own.start or 0
         slow, is_trusted = slowness(
-            self.name, state.movement, self.values.size - first, lambda i: self.recipe.variables.label(first + i),
+            self.name, state.movement, self.values.size - first, lambda i: self.density.variables.label(first + i),
             self.plan.step_size,
         )  # fmt: skip
         said = [
@@ -431,13 +441,13 @@ class Chain[Tuned, Phase]:
 
     def where_refused(self) -> str:
         """Say where the prior could last not be factorised; empty if it always could."""
-        return self.recipe.where_refused()
+        return self.density.where_refused()
 
     @property
     def _step_size(self) -> StepSize | None:
         """The one that draws report."""
         state = self.state
-        return None if state.step_size is None else self.recipe.adapter.step_size(state.tuned, state.step_size)
+        return None if state.step_size is None else self.density.adapter.step_size(state.tuned, state.step_size)
 
     def learn_from(self, draws: Iterable[Array], point: Point, rng: np.random.Generator) -> None:
         """Fit what tuning fits to draws that something else has made; those without a density are left out.
@@ -456,21 +466,21 @@ class Chain[Tuned, Phase]:
             with contextlib.suppress(PriorFailure):
                 self._stand(values, point, rng, tuning=False)
             if state.started and not self._has_failed:
-                self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))
+                self.density.adapter.observe(state.tuned, self._coordinates.seen(self._phase))
         if state.step_size is None:
             raise CovarianceError(
                 f"{self.name}: at none of the draws does the prior covariance have a factor. They may be draws of "
                 "another model; or add jitter."
             )
         moment = Moment(state.iteration, is_first=False, is_last=False)
-        found = self.recipe.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=True)
-        state.tuned, state.coordinates = found.tuned, None
+        found = self.density.adapter.refit(state.tuned, state.step_size, moment, rng, with_sites=True)
+        state.tuned, state.position = found.tuned, None
         self._rebuild()
 
     def reference(self) -> ResidualReference:
         """Return the normal approximation that its coordinates are, beside the model."""
-        setting: NormalSetting[Tuned, Phase] = self._setting
-        return setting.reference()
+        coordinates: NormalCoordinates[Tuned, Phase] = self._coordinates
+        return coordinates.reference()
 
     def current_step_size(self, *, tuning: bool) -> float:
         """Return the step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
@@ -483,8 +493,8 @@ class Chain[Tuned, Phase]:
 
     def read(self, point: Point) -> Array:
         """Return the values in a point, concatenated, (k,)."""
-        return self.recipe.variables.read(point)
+        return self.density.variables.read(point)
 
     def write(self, point: Point) -> None:
         """Put `values` into a point whose arrays are its own."""
-        self.recipe.variables.write(self.values, point)
+        self.density.variables.write(self.values, point)

@@ -15,7 +15,7 @@ from pytensor.tensor import TensorVariable
 from scipy.special import logsumexp
 
 from pymc_rmhmc.chains.chain import AnyChain
-from pymc_rmhmc.chains.recipe import Coordinates, Variables
+from pymc_rmhmc.chains.conditional_density import Position, Variables
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
 from pymc_rmhmc.diagnostics.result_statistics import posterior_of
 from pymc_rmhmc.errors import DataError, EvidenceError, listed
@@ -122,7 +122,7 @@ class ChainDraws:
         self._chain, self._rng, self._point = chain, rng, _copied(read.point)
         reference = chain.reference()
         self._log_constant = reference.log_constant
-        self._places: list[tuple[Array, Coordinates | None]] = self._starts(reference)
+        self._places: list[tuple[Array, Position | None]] = self._starts(reference)
         self._run(SETTLING)
         self.residuals = self._run(FIRST)
 
@@ -132,10 +132,10 @@ class ChainDraws:
         self.residuals = np.concatenate((self.residuals, more), axis=1)
         return True
 
-    def _starts(self, reference: ResidualReference) -> list[tuple[Array, Coordinates | None]]:
+    def _starts(self, reference: ResidualReference) -> list[tuple[Array, Position | None]]:
         """Return where the chain is, and draws of the approximation by their weights."""
         walkers = reference.walkers(TRIED, self._rng)
-        found: list[tuple[Array, Coordinates | None]] = [(np.array(self._chain.values), self._chain.state.coordinates)]
+        found: list[tuple[Array, Position | None]] = [(np.array(self._chain.values), self._chain.state.position)]
         if not np.isfinite(walkers.phi).any():
             return found
         weights = np.exp(walkers.phi - logsumexp(walkers.phi))
@@ -148,11 +148,11 @@ class ChainDraws:
         chain, point = self._chain, self._point
         weights = np.empty((len(self._places), count))
         for j, (values, coordinates) in enumerate(self._places):
-            chain.values, chain.state.coordinates = values, coordinates
+            chain.values, chain.state.position = values, coordinates
             chain.state.values = values if coordinates is not None else None
             chain.write(point)
             weights[j] = _drawn(chain, point, self._rng, count, lambda: chain.log_weight)
-            self._places[j] = np.array(chain.values), chain.state.coordinates
+            self._places[j] = np.array(chain.values), chain.state.position
         return weights - self._log_constant
 
 

@@ -175,7 +175,7 @@ def _of_whole(
     reference, is_heavy = whole_reference(chain, prior, fitted, rng)
     constant = reference.log_constant + read.constant
     progress.move(constant)
-    check_modes(chain.recipe.name, reference, _places(reference, prior, rng))
+    check_modes(chain.density.name, reference, _places(reference, prior, rng))
     if settings.name == "annealing":
         tailed = reference if is_heavy else with_fitting_tails(reference, rng)
         # The tails have changed the constant by nothing.

@@ -12,14 +12,14 @@ from pymc.logprob.transforms import CircularTransform
 
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import AnyChain
+from pymc_rmhmc.chains.conditional_density import Variables
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import Variables
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.model.predictions import predicted_variables, view_of, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
-from pymc_rmhmc.sampled.blocks import BlockRecipe, FoundBlocks
+from pymc_rmhmc.sampled.blocks import BlockDensity, FoundBlocks
 from pymc_rmhmc.sampled.graph import FoundGeneral
 from pymc_rmhmc.sampled.process import FoundProcess
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian
@@ -63,7 +63,7 @@ class EvidenceModel:
     def variables(self) -> Variables:
         """All values, block after block."""
         if self.chain is not None:
-            return self.chain.recipe.variables
+            return self.chain.density.variables
         return Variables(tuple(each for part in self.parts for each in part.variables.slices), {})
 
     def columns(self, part: LatentPart) -> slice:
@@ -134,7 +134,7 @@ def _is_left(model: pm.Model, found: Found) -> bool:
 
 
 def _latent_part(chain: AnyChain, point: Point) -> LatentPart:
-    recipe = chain.recipe
-    assert isinstance(recipe, BlockRecipe)
-    prior = FactorizedPrior(recipe.block.prior(point))  # a covariance without a factor has been refused
-    return LatentPart(recipe.name, prior, recipe.block.likelihood(point), recipe.variables)
+    density = chain.density
+    assert isinstance(density, BlockDensity)
+    prior = FactorizedPrior(density.block.prior(point))  # a covariance without a factor has been refused
+    return LatentPart(density.name, prior, density.block.likelihood(point), density.variables)

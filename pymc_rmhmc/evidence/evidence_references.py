@@ -30,8 +30,8 @@ from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
 from pymc_rmhmc.metrics import FlatMetric
-from pymc_rmhmc.sampled.graph import GraphRecipe
-from pymc_rmhmc.sampled.joint_recipe import JointRecipe, TrajectorySetting
+from pymc_rmhmc.sampled.graph import GraphDensity
+from pymc_rmhmc.sampled.joint import JointBlocksDensity, JointCoordinates
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.tuning.graph_chart import ChartTuning
@@ -110,11 +110,11 @@ def positions_of(reference: ResidualReference, values: Array, rng: np.random.Gen
 
 def _references(chain: AnyChain) -> GraphReferences | JointReferences:
     """Return the references in the coordinates of a tuned chain."""
-    recipe, tuned = chain.recipe, replace(chain.state.tuned, emulator=None)
-    if isinstance(recipe, GraphRecipe):
-        return GraphReferences(recipe, tuned)
-    assert isinstance(recipe, JointRecipe)
-    return JointReferences(recipe, tuned)
+    density, tuned = chain.density, replace(chain.state.tuned, emulator=None)
+    if isinstance(density, GraphDensity):
+        return GraphReferences(density, tuned)
+    assert isinstance(density, JointBlocksDensity)
+    return JointReferences(density, tuned)
 
 
 def _with_tails(references: GraphReferences | JointReferences, tails: Tails) -> TailedReference:
@@ -204,8 +204,8 @@ def _chart(part: LatentPart, sites: GaussianSites | None) -> SiteChart:
 class GraphReferences:
     """Normal references in the coordinates of the chart that is read from a model's graph."""
 
-    def __init__(self, recipe: GraphRecipe, tuned: ChartTuning) -> None:
-        self._recipe, self._tuned = recipe, tuned
+    def __init__(self, density: GraphDensity, tuned: ChartTuning) -> None:
+        self._density, self._tuned = density, tuned
 
     def normal(self, centre: Array, spread: Array) -> ResidualReference:
         """Return the reference of a centre and scales, in the chart's coordinates."""
@@ -213,7 +213,7 @@ class GraphReferences:
 
     def first(self, drawn: Array, initial: Array) -> ResidualReference:
         """Return draws' (n, k) mean and variances, or without any unit scales around an initial point (k,)."""
-        adapter, spread = self._recipe.adapter, np.ones(initial.size)
+        adapter, spread = self._density.adapter, np.ones(initial.size)
         z = np.empty((0, initial.size))
         if len(drawn):
             z = adapter.charted(self._tuned.chart, drawn, adapter.scored(drawn)[1])
@@ -226,18 +226,18 @@ class GraphReferences:
 
     def refitted(self, values: Array) -> ResidualReference:
         """Return a normal a little wider than some values, in a chart that was fitted to them."""
-        adapter, tuned = self._recipe.adapter, replace(self._tuned)
+        adapter, tuned = self._density.adapter, replace(self._tuned)
         z = adapter.fit(tuned, values)
         good = np.isfinite(z).all(axis=1)
         tuned.flat = tuple(moment_map(z[good], self._dense(), widening(z.shape[1])))
         return self._reference(tuned)
 
     def _reference(self, tuned: ChartTuning) -> ResidualReference:
-        return self._recipe.exact_setting(tuned).reference()
+        return self._density.exact_coordinates(tuned).reference()
 
     def _dense(self) -> NDArray[np.int64]:
         """Choose the coordinates that share a dense block: all, or those that no chart moves, if they are few."""
-        most, general = self._recipe.adapter.most_dense, self._recipe.model
+        most, general = self._density.adapter.most_dense, self._density.model
         found: NDArray[np.int64] = np.arange(general.size)
         if found.size > most:
             found = np.setdiff1d(found, general.places)
@@ -247,8 +247,8 @@ class GraphReferences:
 class JointReferences:
     """References of a latent Gaussian model with hyperparameters; latent values given these have the tuned sites."""
 
-    def __init__(self, recipe: JointRecipe, tuned: JointTuning) -> None:
-        self._recipe, self._tuned = recipe, tuned
+    def __init__(self, density: JointBlocksDensity, tuned: JointTuning) -> None:
+        self._density, self._tuned = density, tuned
 
     def normal(self, centre: Array, spread: Array) -> ResidualReference:
         """Return the reference of a centre and scales of hyperparameters."""
@@ -262,13 +262,13 @@ class JointReferences:
 
     def refitted(self, values: Array) -> ResidualReference | None:
         """Return a reference whose hyperparameters are a little wider than some values."""
-        size = self._recipe.model.theta.size
+        size = self._density.model.theta.size
         chart = fit_marginals(values[:, :size])
         return None if chart is None else self._reference(replace(chart, factor=widening(size) * chart.factor))
 
     def _reference(self, chart: MarginalChart | None) -> ResidualReference:
         tuned = replace(self._tuned, marginals=chart)
-        return TrajectorySetting.of(self._recipe.model, tuned, self._recipe.plan).reference()
+        return JointCoordinates.of(self._density.model, tuned, self._density.plan).reference()
 
 
 def widening(size: int) -> float:
@@ -296,21 +296,21 @@ def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMa
     return FlatMap(centre, spread, dense, factor, np.empty((0, d)), np.empty(0))
 
 
-def graph_recipe(model: pm.Model) -> GraphRecipe:
-    """Return the recipe of a whole model, without what it predicts, in the chart of its graph."""
+def graph_recipe(model: pm.Model) -> GraphDensity:
+    """Return the density of a whole model, without what it predicts, in the chart of its graph."""
     point = model.initial_point()
     plan = settle(Options(metric=FlatMetric(chart="graph")), auto_metric="flat")
     (chain,) = find(model, None, point, plan, None).samplers(point, plan, point)
-    assert isinstance(chain.recipe, GraphRecipe)
-    return chain.recipe
+    assert isinstance(chain.density, GraphDensity)
+    return chain.density
 
 
-def start_in_graph(model: pm.Model, recipe: GraphRecipe, rng: np.random.Generator) -> Start:
+def start_in_graph(model: pm.Model, density: GraphDensity, rng: np.random.Generator) -> Start:
     """Return where tempering starts with a whole model, without what it predicts, in the chart of its graph."""
-    point, references = model.initial_point(), GraphReferences(recipe, recipe.adapter.initial())
-    recipe.bind(point)
-    drawn = prior_draws(model, recipe.model.variables.variables, rng)
-    return references.first(drawn, recipe.variables.read(point)), references.refitted
+    point, references = model.initial_point(), GraphReferences(density, density.adapter.initial())
+    density.bind(point)
+    drawn = prior_draws(model, density.model.variables.variables, rng)
+    return references.first(drawn, density.variables.read(point)), references.refitted
 
 
 def start_of_whole(read: EvidenceModel, rng: np.random.Generator, progress: Progress | None = None) -> Start:
@@ -322,16 +322,16 @@ def start_of_whole(read: EvidenceModel, rng: np.random.Generator, progress: Prog
     Given these, latent values are as the chain approximates them where every likelihood is log-concave, so that there
     is one mode alone; elsewhere as their prior has them.
     """
-    recipe = read.whole_chain.recipe
-    if isinstance(recipe, GraphRecipe):
-        return start_in_graph(read.sampled, recipe, rng)
-    assert isinstance(recipe, JointRecipe)
+    density = read.whole_chain.density
+    if isinstance(density, GraphDensity):
+        return start_in_graph(read.sampled, density, rng)
+    assert isinstance(density, JointBlocksDensity)
     if progress is not None:
         progress.say("tuning a chain")
     chain = tuned_chain(read, rng)
     tuned = replace(chain.state.tuned, emulator=None)
-    if "hessian" not in recipe.curvatures(chain.values):
-        nothing = (np.zeros(block.n_sites) for block in recipe.model.blocks)
+    if "hessian" not in density.curvatures(chain.values):
+        nothing = (np.zeros(block.n_sites) for block in density.model.blocks)
         tuned = replace(tuned, sites=tuple(GaussianSites(zero, zero) for zero in nothing))
-    references = JointReferences(recipe, tuned)
-    return references.first(prior_draws(read.sampled, recipe.model.theta.variables, rng)), references.refitted
+    references = JointReferences(density, tuned)
+    return references.first(prior_draws(read.sampled, density.model.theta.variables, rng)), references.refitted

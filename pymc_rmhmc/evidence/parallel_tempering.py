@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
 from pymc.util import get_default_varnames
 
-from pymc_rmhmc.chains.recipe import Variables
+from pymc_rmhmc.chains.conditional_density import Variables
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
 from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
@@ -203,10 +203,10 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
             lambda *_: (latent_reference(part, "auto", "tempering")[0], None), part.variables, read.constant,
             predictions,
         )  # fmt: skip
-    recipe = graph_recipe(sampled)  # several blocks
+    density = graph_recipe(sampled)  # several blocks
     constant = omitted_constants(sampled, [str(v.name) for v in sampled.free_RVs])
     return TemperedModel(
-        lambda rng, _: start_in_graph(sampled, recipe, rng), recipe.variables, constant, predictions
+        lambda rng, _: start_in_graph(sampled, density, rng), density.variables, constant, predictions
     )
 
 

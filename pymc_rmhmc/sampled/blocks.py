@@ -13,9 +13,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.approximation import Mode, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.chains.chain import AnyChain, Chain
+from pymc_rmhmc.chains.conditional_density import (
+    ConditionalDensityBase,
+    HMCCoordinates,
+    Location,
+    Point,
+    Position,
+    Variables,
+    changed,
+)
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import Coordinates, HMCSetting, Place, Point, RecipeBase, Variables, changed
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError, counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
@@ -41,11 +49,11 @@ from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import step_in_words
 from pymc_rmhmc.sampled.checks import check_block, likelihood_error
-from pymc_rmhmc.sampled.joint_recipe import JointRecipe
+from pymc_rmhmc.sampled.joint import JointBlocksDensity
 from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.joint_adapter import SiteAdapter, SiteTuning, rough_sites
 
-__all__ = ["BlockRecipe", "BlockSetting", "FoundBlocks", "alone_in_words", "build_blocks", "find_blocks"]
+__all__ = ["BlockCoordinates", "BlockDensity", "FoundBlocks", "alone_in_words", "build_blocks", "find_blocks"]
 
 type Array = NDArray[np.float64]
 
@@ -61,7 +69,7 @@ class BlockState(Protocol):
         """Z (k,)."""
 
     @property
-    def coordinates(self) -> Coordinates:
+    def coordinates(self) -> Position:
         """What stands here again."""
 
     @property
@@ -70,39 +78,39 @@ class BlockState(Protocol):
 
 
 @dataclass(slots=True)
-class BlockSetting(HMCSetting[BlockState]):
-    """A chart for one prior and one set of sites, and a likelihood in it; see `Setting`."""
+class BlockCoordinates(HMCCoordinates[BlockState]):
+    """A chart for one prior and one set of sites, and a likelihood in it; see `Coordinates`."""
 
     chart: SiteChart
     likelihood: SiteLikelihood
     target: LatentTarget
 
     @classmethod
-    def of(cls, chart: SiteChart, likelihood: SiteLikelihood, plan: Plan) -> BlockSetting:
-        """Return the setting in the plan's metric."""
+    def of(cls, chart: SiteChart, likelihood: SiteLikelihood, plan: Plan) -> BlockCoordinates:
+        """Return the coordinates in the plan's metric."""
         target = LatentTarget(chart, likelihood)
         hamiltonian = plan.integrator.extend(plan.trajectory.hamiltonian(plan.metric.bind(LatentDensity(target))))
         return cls(hamiltonian, plan, chart, likelihood, target)
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> BlockState:
-        """See `Setting`."""
-        where = (self.chart.from_model(values),) if coordinates is None else coordinates
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> BlockState:
+        """See `Coordinates`."""
+        where = (self.chart.from_model(values),) if known is None else known
         phase: BlockState = self.hamiltonian.state(*where)
         return phase
 
     def failure(self, phase: BlockState) -> Failure:
-        """See `Setting`."""
+        """See `Coordinates`."""
         failure: Failure = self.hamiltonian.failure(phase)
         return failure
 
-    def place(self, phase: BlockState, values: Array | None) -> Place:
-        """See `Setting`."""
+    def locate(self, phase: BlockState, values: Array | None) -> Location:
+        """See `Coordinates`."""
         point, position = phase.density_point, phase.position
         if values is None:
             values = self.chart.to_model(position, point.eta)
         log_density = self.target.model_log_density(position, point.eta, point.log_likelihood)
         log_weight = log_density + 0.5 * float(position @ position) + self.chart.log_evidence - self.chart.log_constant
-        return Place(phase.coordinates, values, log_density, log_weight)
+        return Location(phase.coordinates, values, log_density, log_weight)
 
     def seen(self, phase: BlockState) -> tuple[Array, Array]:
         """Return η and the likelihood's slope there."""
@@ -110,16 +118,16 @@ class BlockSetting(HMCSetting[BlockState]):
         return eta, self.likelihood.gradient(eta)[1]
 
     def kernel(self, tuned: SiteTuning, step_size: StepSize, *, tuning: bool) -> HMC[BlockState]:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return self.hmc(step_size.in_use(tuning=tuning))
 
     def rehearse(self, phase: BlockState, step_size: float, rng: np.random.Generator) -> BlockState:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return self.single_step(phase, step_size, rng)
 
 
-class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
-    """Latent values of one block given everything else; see `Recipe`.
+class BlockDensity(ConditionalDensityBase[SiteTuning, BlockCoordinates]):
+    """Latent values of one block given everything else; see `ConditionalDensity`.
 
     Parameters
     ----------
@@ -143,7 +151,7 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
         self.forget()
 
     def forget(self) -> None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         self._point: Point = {}
         self._prior_key: Point | None = None
         self._likelihood_key: Point | None = None
@@ -152,21 +160,21 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
         self._refused: PriorFailure | None = None
         self._refused_at = ""
         self._chart: SiteChart | None = None
-        self._setting = None
+        self._coordinates = None
 
     @property
     def n_functions(self) -> int:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return N_KERNEL_FUNCTIONS * int(self.block.n_observed_variables)
 
     @property
     def start_is_final(self) -> bool:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return not self.block.prior_inputs
 
     @property
     def prior_moves(self) -> bool:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return bool(self.block.prior_inputs)
 
     def bind(self, point: Point) -> tuple[bool, Point]:
@@ -179,16 +187,16 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
         if likelihood is not None:
             self._likelihood_key = likelihood
             self._likelihood = self.block.likelihood(point)
-            self._setting = None
+            self._coordinates = None
         assert self._prior_key is not None
         return prior is not None or likelihood is not None, self._prior_key
 
     def drop(self) -> None:
-        """See `Recipe`."""
-        self._chart = self._setting = self._refused = None
+        """See `ConditionalDensity`."""
+        self._chart = self._coordinates = self._refused = None
 
-    def setting(self, tuned: SiteTuning) -> BlockSetting:
-        """See `Recipe`: what is missing of prior, sites, chart and target is made, in this order."""
+    def coordinates(self, tuned: SiteTuning) -> BlockCoordinates:
+        """See `ConditionalDensity`: what is missing of prior, sites, chart and target is made, in this order."""
         if self._refused is None:
             try:
                 return self.make(tuned)
@@ -198,8 +206,8 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
                     self._refused_at = in_words(self._prior_key or {})
         raise self._refused
 
-    def make(self, tuned: SiteTuning) -> BlockSetting:
-        """See `RecipeBase`."""
+    def make(self, tuned: SiteTuning) -> BlockCoordinates:
+        """See `ConditionalDensityBase`."""
         if self._prior is None:
             self._prior = FactorizedPrior(self.block.prior(self._point))
         assert self._likelihood is not None
@@ -212,9 +220,9 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
             # Where another step moves the covariance, the next draw has another chart.
             sites = tuned.sites if self.plan.uses_sites else None
             self._chart = SiteChart(self._prior, sites, lasting=not self.block.prior_inputs)
-        if self._setting is None:
-            self._setting = BlockSetting.of(self._chart, self._likelihood, self.plan)
-        return self._setting
+        if self._coordinates is None:
+            self._coordinates = BlockCoordinates.of(self._chart, self._likelihood, self.plan)
+        return self._coordinates
 
     def _first_sites(self) -> GaussianSites:
         """Return the sites that the policy begins with."""
@@ -240,23 +248,23 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
         return self._likelihood
 
     def start(self, tuned: SiteTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: a draw of the Laplace approximation, nearer its mode where there is no density.
+        """See `ConditionalDensity`: a draw of the Laplace approximation, nearer its mode where there is no density.
 
         At last the given values.
         """
         if not approximated:
             return values
-        setting = self.setting(tuned)
-        chart = setting.chart if self.plan.uses_sites else SiteChart(self._known_prior, self._laplace_sites())
+        coordinates = self.coordinates(tuned)
+        chart = coordinates.chart if self.plan.uses_sites else SiteChart(self._known_prior, self._laplace_sites())
         noise = rng.standard_normal(values.size)
         for nearness in NEARNESS:
             drawn = chart.to_model(nearness * noise)
-            if not setting.failure(setting.stand(drawn, None, rng)):
+            if not coordinates.failure(coordinates.stand(drawn, None, rng)):
                 return drawn
         return values
 
     def start_error(self, point: Point) -> RMHMCError | None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         # A prior that other steps move may have a factor at their next draw.
         if self._prior is None or self._likelihood is None:
             return None
@@ -270,11 +278,11 @@ class BlockRecipe(RecipeBase[SiteTuning, BlockSetting]):
         return self._refused_at
 
     def curvatures(self, values: Array) -> set[str]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return set(self._known_likelihood.kinds)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[SiteTuning]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         likelihood = self._known_likelihood
         find_mode(FactorizedPrior(self.block.prior(self._point)).predictor, likelihood, max_iter=1)
         yield SiteTuning(rough_sites(likelihood, np.zeros(self.block.n_sites)))
@@ -341,14 +349,14 @@ class FoundBlocks:
         for block in blocks:
             check_block(block, point, plan)
         terms = DensityTerms(self.structure.model)
-        labels, recipes = names_by_value(self.structure.model), list[tuple[BlockRecipe | JointRecipe, bool]]()
+        labels, densities = names_by_value(self.structure.model), list[tuple[BlockDensity | JointBlocksDensity, bool]]()
         if isinstance(self.joint, str):
             for block, own in zip(blocks, self.compiled.own_initval, strict=True):
-                recipes.append((BlockRecipe(block, plan, labels, terms), own))
+                densities.append((BlockDensity(block, plan, labels, terms), own))
         else:
             own = any(self.compiled.own_initval) or has_own_initval(self.structure.model, self.joint.theta.variables)
-            recipes.append((JointRecipe(self.joint, blocks, plan, labels, terms), own))
-        return [Chain(recipe, plan, recipe.variables.read(initial), own) for recipe, own in recipes]
+            densities.append((JointBlocksDensity(self.joint, blocks, plan, labels, terms), own))
+        return [Chain(density, plan, density.variables.read(initial), own) for density, own in densities]
 
     def announcement(self, plan: Plan) -> str:
         """Say in one line what is sampled how and what is left to other steps, and what to write to change that."""

@@ -11,8 +11,8 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 
+from pymc_rmhmc.chains.conditional_density import Point
 from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.chains.recipe import Point
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure, RMHMCError
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of

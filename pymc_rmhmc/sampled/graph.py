@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
+from pymc_rmhmc.chains.conditional_density import REHEARSED_STEP, HMCCoordinates, Location, Position
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import REHEARSED_STEP, Coordinates, HMCSetting, Place
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow
@@ -39,7 +39,7 @@ from pymc_rmhmc.model.words.advice import unread_rows
 from pymc_rmhmc.sampled.choices import check_reach
 from pymc_rmhmc.sampled.whole_model import (
     FoundWholeModel,
-    WholeModelRecipe,
+    WholeModelDensity,
     check_whole_model,
     left_in_words,
     scattered,
@@ -48,7 +48,7 @@ from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, EmulatingAdapter, GraphChartAdapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 
-__all__ = ["EmulatedSetting", "FoundGeneral", "GraphRecipe", "GraphSetting", "find_general"]
+__all__ = ["EmulatedCoordinates", "FoundGeneral", "GraphCoordinates", "GraphDensity", "find_general"]
 
 type Point = dict[str, np.ndarray]
 type Array = NDArray[np.float64]
@@ -63,21 +63,21 @@ HOPELESS = 1e8
 
 
 @dataclass(slots=True)
-class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[GaussianState[At]]):
-    """What the settings share, whose phases stand at points that hold the model's values."""
+class _ChartCoordinates[At: (GeneralPoint, ValuePoint)](HMCCoordinates[GaussianState[At]]):
+    """What the coordinates share, whose phases stand at points that hold the model's values."""
 
     def failure(self, phase: GaussianState[At]) -> Failure:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return phase.point.failure
 
-    def place(self, phase: GaussianState[At], values: Array | None) -> Place:
-        """See `Setting`."""
+    def locate(self, phase: GaussianState[At], values: Array | None) -> Location:
+        """See `Coordinates`."""
         values = self.seen(phase) if values is None else values
-        return Place((phase.position,), values, phase.point.model_log_density, self._log_weight(phase.point))
+        return Location((phase.position,), values, phase.point.model_log_density, self._log_weight(phase.point))
 
     @abstractmethod
     def _log_weight(self, point: At) -> float:
-        """Return the log weight, as `Place` has it."""
+        """Return the log weight, as `Location` has it."""
 
     def seen(self, phase: GaussianState[At]) -> Array:
         """Return the model's values."""
@@ -85,8 +85,8 @@ class _ChartSetting[At: (GeneralPoint, ValuePoint)](HMCSetting[GaussianState[At]
 
 
 @dataclass(slots=True)
-class GraphSetting(_ChartSetting[GeneralPoint]):
-    """The density in a chart, and a map to flat coordinates; see `Setting`.
+class GraphCoordinates(_ChartCoordinates[GeneralPoint]):
+    """The density in a chart, and a map to flat coordinates; see `Coordinates`.
 
     Attributes
     ----------
@@ -102,13 +102,13 @@ class GraphSetting(_ChartSetting[GeneralPoint]):
         flat = FlatMap(*self.tuned.flat)
         self.log_constant = log_volume(flat) + 0.5 * flat.centre.size * LOG_2PI
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> GraphPhase:
-        """See `Setting`."""
-        found = (self.adapter.coordinates(self.tuned, values),) if coordinates is None else coordinates
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> GraphPhase:
+        """See `Coordinates`."""
+        found = (self.adapter.coordinates(self.tuned, values),) if known is None else known
         return self.hamiltonian.state(*found)
 
     def seen(self, phase: GraphPhase) -> Array:
-        """See `Setting`: with angles in the period around their centre."""
+        """See `Coordinates`: with angles in the period around their centre."""
         return self.adapter.wrapped(self.tuned, np.array(phase.point.values))
 
     def _log_weight(self, point: GeneralPoint) -> float:
@@ -118,7 +118,7 @@ class GraphSetting(_ChartSetting[GeneralPoint]):
         return float(point.log_density) + self.log_constant
 
     def reference(self) -> ResidualReference:
-        """See `NormalSetting`: of a density on circles that on a period of each."""
+        """See `NormalCoordinates`: of a density on circles that on a period of each."""
         flat, angles = FlatMap(*self.tuned.flat), self.adapter.angles
         residual = self.hamiltonian.residual
         if angles.places.size:
@@ -132,7 +132,7 @@ class GraphSetting(_ChartSetting[GeneralPoint]):
         )
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> HMC[GraphPhase]:
-        """See `Setting`: in draws there may be several trajectories, and longer ones than the plan has."""
+        """See `Coordinates`: in draws there may be several trajectories, and longer ones than the plan has."""
         kernel = self.hmc(step_size.in_use(tuning=tuning))
         trajectory = tuned.path.lengthened(self.plan.trajectory, tuning=tuning)
         if not tuning and tuned.rounds > 1:
@@ -140,36 +140,36 @@ class GraphSetting(_ChartSetting[GeneralPoint]):
         return replace(kernel, trajectory=trajectory)
 
     def rehearse(self, phase: GraphPhase, step_size: float, rng: np.random.Generator) -> GraphPhase:
-        """See `Setting`."""
+        """See `Coordinates`."""
         # The search for a step size makes single steps, whatever the trajectory.
         self.single_step(phase, step_size, rng)
         return self.hmc(step_size).step(phase, rng).state
 
 
 @dataclass(slots=True)
-class EmulatedSetting(_ChartSetting[ValuePoint]):
-    """The density without its gradient, in standard normals ϑ, with an emulator; see `Setting`.
+class EmulatedCoordinates(_ChartCoordinates[ValuePoint]):
+    """The density without its gradient, in standard normals ϑ, with an emulator; see `Coordinates`.
 
     A phase is a state at a `ValuePoint`.
     """
 
-    exact: GraphSetting
+    exact: GraphCoordinates
     flow: SurrogateFlow
 
     @classmethod
-    def of(cls, value: GraphFunction, exact: GraphSetting) -> EmulatedSetting:
-        """Return the setting for what is known."""
+    def of(cls, value: GraphFunction, exact: GraphCoordinates) -> EmulatedCoordinates:
+        """Return the coordinates for what is known."""
         tuned = exact.tuned
         assert tuned.emulator is not None
         assert tuned.marginals is not None
         hamiltonian = GaussianHamiltonian(ValueTarget(value, tuned.chart, tuned.marginals))
         return cls(hamiltonian, exact.plan, exact, SurrogateFlow(tuned.emulator))
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> ValuePhase:
-        """See `Setting`."""
-        if coordinates is None:
-            coordinates = (self._chart.recover(self.exact.adapter.charted_point(self.exact.tuned, values)),)
-        return self.hamiltonian.state(*coordinates)
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> ValuePhase:
+        """See `Coordinates`."""
+        if known is None:
+            known = (self._chart.recover(self.exact.adapter.charted_point(self.exact.tuned, values)),)
+        return self.hamiltonian.state(*known)
 
     @property
     def _chart(self) -> MarginalChart:
@@ -182,11 +182,11 @@ class EmulatedSetting(_ChartSetting[ValuePoint]):
         return float(point.charted_log_density + 0.5 * flat @ flat) + self.exact.log_constant
 
     def reference(self) -> ResidualReference:
-        """See `NormalSetting`: that of the density with its gradient."""
+        """See `NormalCoordinates`: that of the density with its gradient."""
         return self.exact.reference()
 
     def kernel(self, tuned: ChartTuning, step_size: StepSize, *, tuning: bool) -> Kernel[ValuePhase]:
-        """See `Setting`: a trajectory along the emulator.
+        """See `Coordinates`: a trajectory along the emulator.
 
         With a probability that grows with the share that is rejected, one along the density comes before.
         """
@@ -207,13 +207,13 @@ class EmulatedSetting(_ChartSetting[ValuePoint]):
         return self.hamiltonian.state(self._chart.recover(z))
 
     def rehearse(self, phase: ValuePhase, step_size: float, rng: np.random.Generator) -> ValuePhase:
-        """See `Setting`."""
+        """See `Coordinates`."""
         again = self._from_exact(self._to_exact(phase))
         return self._along(JitteredPath(REHEARSED_STEP, 0.0, 1)).step(again, rng).state
 
 
-class GraphRecipe(WholeModelRecipe[GeneralModel, ChartTuning, GraphSetting | EmulatedSetting]):
-    """Continuous variables of a model given the others; see `WholeModelRecipe`."""
+class GraphDensity(WholeModelDensity[GeneralModel, ChartTuning, GraphCoordinates | EmulatedCoordinates]):
+    """Continuous variables of a model given the others; see `WholeModelDensity`."""
 
     def __init__(self, general: GeneralModel, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(general, name, plan, labels)
@@ -227,27 +227,27 @@ class GraphRecipe(WholeModelRecipe[GeneralModel, ChartTuning, GraphSetting | Emu
 
     @property
     def n_functions(self) -> int:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return 1 + (self.model.scores is not None) + self.emulates
 
-    def make(self, tuned: ChartTuning) -> GraphSetting | EmulatedSetting:
-        """See `RecipeBase`."""
-        exact = self.exact_setting(tuned)
-        return exact if tuned.emulator is None else EmulatedSetting.of(self.model.value, exact)
+    def make(self, tuned: ChartTuning) -> GraphCoordinates | EmulatedCoordinates:
+        """See `ConditionalDensityBase`."""
+        exact = self.exact_coordinates(tuned)
+        return exact if tuned.emulator is None else EmulatedCoordinates.of(self.model.value, exact)
 
-    def exact_setting(self, tuned: ChartTuning) -> GraphSetting:
-        """Return the setting of the density with its gradient, which is not kept."""
+    def exact_coordinates(self, tuned: ChartTuning) -> GraphCoordinates:
+        """Return the coordinates of the density with its gradient, which is not kept."""
         density = self.model.density
         target = GeneralTarget(density.function, density.bound, tuned.chart, FlatMap(*tuned.flat))
         hamiltonian = GaussianHamiltonian(target, advance=target.advance, makes=target)
-        return GraphSetting(hamiltonian, self.plan, self.adapter, tuned)
+        return GraphCoordinates(hamiltonian, self.plan, self.adapter, tuned)
 
     def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: near a point that nobody chose, with the scales that the gradient there suggests."""
+        """See `ConditionalDensity`: near a point that nobody chose, with the scales that its gradient suggests."""
         first = self._scattered(tuned, values, rng) if approximated else values
-        setting = self.exact_setting(tuned)  # nothing is known yet that an emulator could be made of
-        phase = setting.stand(first, None, rng)
-        if not setting.failure(phase):
+        coordinates = self.exact_coordinates(tuned)  # nothing is known yet that an emulator could be made of
+        phase = coordinates.stand(first, None, rng)
+        if not coordinates.failure(phase):
             self.adapter.check_read(tuned, phase.position, phase.point.slope)
             along = self.adapter.along(tuned, phase.position)  # the map is still the identity
             free = self.adapter.angles.places
@@ -257,19 +257,19 @@ class GraphRecipe(WholeModelRecipe[GeneralModel, ChartTuning, GraphSetting | Emu
 
     def _scattered(self, tuned: ChartTuning, values: Array, rng: np.random.Generator) -> Array:
         """Return a point nearby, nearer where there is no density; at last the point itself."""
-        setting = self.exact_setting(tuned)
+        coordinates = self.exact_coordinates(tuned)
         centre = self.adapter.coordinates(tuned, values)
-        least = setting.hamiltonian.state(centre).point.model_log_density - HOPELESS
+        least = coordinates.hamiltonian.state(centre).point.model_log_density - HOPELESS
 
         def failure(phase: GraphPhase) -> Failure:
-            found = setting.failure(phase)
+            found = coordinates.failure(phase)
             return found or (Failure.ENERGY if phase.point.model_log_density < least else Failure.NONE)
 
-        phase = scattered(setting.hamiltonian.state, failure, centre, rng)
-        return values if phase is None else setting.seen(phase)
+        phase = scattered(coordinates.hamiltonian.state, failure, centre, rng)
+        return values if phase is None else coordinates.seen(phase)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[ChartTuning]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         if self.model.scores is not None:
             self.model.scores(values)
         tuned = self.adapter.initial()
@@ -292,8 +292,8 @@ class FoundGeneral(FoundWholeModel[GeneralModel]):
         """Return one chain of all of them."""
         own = has_own_initval(self.model, self.density_model.variables.variables)
         plan = self.planned(plan)
-        recipe = GraphRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
-        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
+        density = GraphDensity(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return [Chain(density, plan, density.variables.read(initial), own)]
 
     def planned(self, plan: Plan) -> Plan:
         """Return the plan with the trajectory for a hierarchy, if this is one."""

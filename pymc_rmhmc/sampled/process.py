@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
+from pymc_rmhmc.chains.conditional_density import Location, Position
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import Coordinates, Place
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
 from pymc_rmhmc.metrics.processes.process_blocks import GivenField, GivenPoint
 from pymc_rmhmc.metrics.processes.process_density import ProcessPoint
@@ -27,17 +27,17 @@ from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
 from pymc_rmhmc.sampled.choices import check_reach
 from pymc_rmhmc.sampled.whole_model import FoundWholeModel, check_whole_model, left_in_words, scattered
-from pymc_rmhmc.sampled.whole_model_metric import MetricRecipe, MetricState, RiemannianSetting, bytes_in_words
+from pymc_rmhmc.sampled.whole_model_metric import MetricDensity, MetricState, RiemannianCoordinates, bytes_in_words
 from pymc_rmhmc.tuning.path_length import MetricTuning
 
 __all__ = [
     "MOST_VALUES",
     "FoundGivenProcess",
     "FoundProcess",
-    "GivenProcessRecipe",
-    "GivenProcessSetting",
-    "ProcessRecipe",
-    "ProcessSetting",
+    "GivenProcessCoordinates",
+    "GivenProcessDensity",
+    "ProcessCoordinates",
+    "ProcessDensity",
     "find_process",
 ]  # fmt: skip
 
@@ -52,14 +52,14 @@ FLAT = 'RMHMC(metric="flat")'
 
 
 @dataclass(slots=True)
-class ProcessSetting(RiemannianSetting):
-    """The Hamiltonian of a metric, whose coordinates need not be the model's values; see `Setting`."""
+class ProcessCoordinates(RiemannianCoordinates):
+    """The Hamiltonian of a metric, whose coordinates need not be the model's values; see `Coordinates`."""
 
     density: Any
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
-        """See `Setting`."""
-        (position,) = (self.density.enter(values),) if coordinates is None else coordinates
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> MetricState:
+        """See `Coordinates`."""
+        (position,) = (self.density.enter(values),) if known is None else known
         phase: MetricState = self.hamiltonian.state(np.ascontiguousarray(position))
         return phase
 
@@ -67,10 +67,10 @@ class ProcessSetting(RiemannianSetting):
         """Return the point of the process with its hyperparameters."""
         return cast("ProcessPoint[Any]", phase.density_point)
 
-    def place(self, phase: MetricState, values: Array | None) -> Place:
-        """See `Setting`."""
+    def locate(self, phase: MetricState, values: Array | None) -> Location:
+        """See `Coordinates`."""
         point = self.whole_point(phase)
-        return Place((point.position,), point.model_values if values is None else values, point.model_log_density)
+        return Location((point.position,), point.model_values if values is None else values, point.model_log_density)
 
     def seen(self, phase: MetricState) -> Array:
         """Return the model's values."""
@@ -78,12 +78,12 @@ class ProcessSetting(RiemannianSetting):
 
 
 @dataclass(slots=True)
-class GivenProcessSetting(ProcessSetting):
-    """The Hamiltonian of hyperparameters with the process held; coordinates are those of both; see `Setting`."""
+class GivenProcessCoordinates(ProcessCoordinates):
+    """The Hamiltonian of hyperparameters with the process held; coordinates are those of both; see `Coordinates`."""
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
-        """See `Setting`: from here on the process is held where it is now."""
-        (position,) = (self.density.whole.enter(values),) if coordinates is None else coordinates
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> MetricState:
+        """See `Coordinates`: from here on the process is held where it is now."""
+        (position,) = (self.density.whole.enter(values),) if known is None else known
         phase: MetricState = self.hamiltonian.state(self.density.hold(position))
         return phase
 
@@ -92,59 +92,59 @@ class GivenProcessSetting(ProcessSetting):
         return cast("GivenPoint", phase.density_point).whole
 
 
-class ProcessRecipe(MetricRecipe[LatentModel, ProcessSetting]):
-    """One process with its hyperparameters, given the model's other variables; see `Recipe`."""
+class ProcessDensity(MetricDensity[LatentModel, ProcessCoordinates]):
+    """One process with its hyperparameters, given the model's other variables; see `ConditionalDensity`."""
 
-    _setting_class = ProcessSetting
+    _coordinates_class = ProcessCoordinates
 
     @property
     def n_functions(self) -> int:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return len(self.model.functions)
 
-    def make(self, tuned: MetricTuning) -> ProcessSetting:
-        """See `RecipeBase`."""
+    def make(self, tuned: MetricTuning) -> ProcessCoordinates:
+        """See `ConditionalDensityBase`."""
         field = self._field()
         hamiltonian = self.plan.integrator.extend(self.plan.trajectory.hamiltonian(field))
-        return self._setting_class(hamiltonian, self.plan, field.density)
+        return self._coordinates_class(hamiltonian, self.plan, field.density)
 
     def _field(self) -> Any:
         """Return the metric of what moves."""
         return self.plan.metric.bind(self.model)
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: near a point that nobody chose, in whitened coordinates.
+        """See `ConditionalDensity`: near a point that nobody chose, in whitened coordinates.
 
         Noise in a smooth process itself would be where its prior has next to no density.
         """
         self.drop()
         if not approximated:
             return values
-        setting = self._setting = self.make(tuned)
-        stand, centre = self._searched(setting, values, rng)
-        phase = scattered(stand, setting.failure, centre, rng)
-        return values if phase is None else setting.seen(phase)
+        coordinates = self._coordinates = self.make(tuned)
+        stand, centre = self._searched(coordinates, values, rng)
+        phase = scattered(stand, coordinates.failure, centre, rng)
+        return values if phase is None else coordinates.seen(phase)
 
     def _searched(
-        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+        self, coordinates: ProcessCoordinates, values: Array, rng: np.random.Generator
     ) -> tuple[Callable[[Array], MetricState], Array]:
         """Return the function that stands at a point, and the point near which a start is looked for."""
-        density, is_white = setting.density, self.model.whitened
+        density, is_white = coordinates.density, self.model.whitened
 
         def stand(white: Array) -> MetricState:
-            return setting.stand(white if is_white else density.colour(white), None, rng)
+            return coordinates.stand(white if is_white else density.colour(white), None, rng)
 
         return stand, values if is_white else density.whiten(values)
 
 
-class GivenProcessRecipe(ProcessRecipe):
-    """The hyperparameters of a process alone; the chain reads and writes the process's values too; see `Recipe`."""
+class GivenProcessDensity(ProcessDensity):
+    """The hyperparameters of a process alone; the chain reads and writes the process too; see `ConditionalDensity`."""
 
-    _setting_class = GivenProcessSetting
+    _coordinates_class = GivenProcessCoordinates
 
     @property
     def own(self) -> slice:
-        """See `Recipe`: θ, which comes after the process."""
+        """See `ConditionalDensity`: θ, which comes after the process."""
         return slice(self.model.n_process, None)
 
     def _field(self) -> Any:
@@ -152,19 +152,19 @@ class GivenProcessRecipe(ProcessRecipe):
         return GivenField(super()._field())
 
     def _searched(
-        self, setting: ProcessSetting, values: Array, rng: np.random.Generator
+        self, coordinates: ProcessCoordinates, values: Array, rng: np.random.Generator
     ) -> tuple[Callable[[Array], MetricState], Array]:
         """Return the function and the point for θ alone."""
-        return setting.hamiltonian.state, setting.stand(values, None, rng).position
+        return coordinates.hamiltonian.state, coordinates.stand(values, None, rng).position
 
 
 @dataclass(frozen=True)
 class FoundProcess(FoundWholeModel[LatentModel]):
     """What is sampled: the process or series, and its hyperparameters."""
 
-    def recipe(self, plan: Plan) -> ProcessRecipe:
+    def density(self, plan: Plan) -> ProcessDensity:
         """Return how kernels are built."""
-        return ProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return ProcessDensity(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     @property
     def variables(self) -> tuple[TensorVariable, ...]:
@@ -175,8 +175,8 @@ class FoundProcess(FoundWholeModel[LatentModel]):
         """Return one chain of all of them."""
         self.check_move(plan)
         plan, own = self.planned(plan), has_own_initval(self.model, self.variables)
-        recipe = self.recipe(plan)
-        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
+        density = self.density(plan)
+        return [Chain(density, plan, density.variables.read(initial), own)]
 
     def planned(self, plan: Plan) -> Plan:
         """Return the plan with long paths, where the blocks drop what the process and θ share."""
@@ -230,9 +230,9 @@ class FoundProcess(FoundWholeModel[LatentModel]):
 class FoundGivenProcess(FoundProcess):
     """Hyperparameters alone: the process is held, in the coordinates of the metric; see `FoundProcess`."""
 
-    def recipe(self, plan: Plan) -> GivenProcessRecipe:
+    def density(self, plan: Plan) -> GivenProcessDensity:
         """Return how kernels are built."""
-        return GivenProcessRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+        return GivenProcessDensity(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     @property
     def variables(self) -> tuple[TensorVariable, ...]:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.chains.conditional_density import ConditionalDensityBase, Point, Variables
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import Point, RecipeBase, Variables
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel
@@ -27,7 +27,8 @@ from pymc_rmhmc.model.words.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.sampled.checks import density_error
 
 __all__ = [
-    "SCATTER", "DensityModel", "FoundWholeModel", "WholeModelRecipe", "check_whole_model", "left_in_words", "scattered",
+    "SCATTER", "DensityModel", "FoundWholeModel", "WholeModelDensity", "check_whole_model", "left_in_words",
+    "scattered",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -63,8 +64,8 @@ class DensityModel(Protocol):
         """Take the values of the others from a point, and shared data as they are now."""
 
 
-class WholeModelRecipe[Model: DensityModel, Tuned, Made](RecipeBase[Tuned, Made]):
-    """Continuous variables of a model given the others; see `Recipe`.
+class WholeModelDensity[Model: DensityModel, Tuned, Made](ConditionalDensityBase[Tuned, Made]):
+    """Continuous variables of a model given the others; see `ConditionalDensity`.
 
     Parameters
     ----------
@@ -88,17 +89,17 @@ class WholeModelRecipe[Model: DensityModel, Tuned, Made](RecipeBase[Tuned, Made]
         self.forget()
 
     def forget(self) -> None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         self._given: Point | None = None
         self.drop()
 
     @property
     def start_is_final(self) -> bool:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return not self.model.inputs
 
     def bind(self, point: Point) -> tuple[bool, Point]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         known = self._given
         if known is not None and all(np.array_equal(known[name], point[name]) for name in self.model.inputs):
             return False, known
@@ -114,15 +115,15 @@ class WholeModelRecipe[Model: DensityModel, Tuned, Made](RecipeBase[Tuned, Made]
         return np.array([zlib.crc32(array) for array in arrays], np.float64)
 
     def start_error(self, point: Point) -> RMHMCError | None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return density_error(self.model.terms, self.model.names, point)
 
     def where_refused(self) -> str:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return ""
 
     def curvatures(self, values: Array) -> set[str]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return set()
 
 

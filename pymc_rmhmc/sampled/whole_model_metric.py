@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
+from pymc_rmhmc.chains.conditional_density import HMCCoordinates, Location, Position
 from pymc_rmhmc.chains.plan import Plan
-from pymc_rmhmc.chains.recipe import Coordinates, HMCSetting, Place
 from pymc_rmhmc.dynamics.hamiltonian import MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.protocols import PhaseState
 from pymc_rmhmc.errors import Failure, counted, listed
@@ -35,7 +35,7 @@ from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.sampled.whole_model import (
     DensityModel,
     FoundWholeModel,
-    WholeModelRecipe,
+    WholeModelDensity,
     check_whole_model,
     left_in_words,
     scattered,
@@ -44,7 +44,11 @@ from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.path_length import MetricTuning, StructureAdapter
 
 __all__ = [
-    "FoundRiemannian", "RiemannianRecipe", "RiemannianSetting", "bytes_in_words", "find_riemannian",
+    "FoundRiemannian",
+    "RiemannianCoordinates",
+    "RiemannianDensity",
+    "bytes_in_words",
+    "find_riemannian",
     "matrix_in_words",
 ]  # fmt: skip
 
@@ -56,40 +60,40 @@ type MetricState = PhaseState[MetricPoint]
 N_NEARBY = 2
 
 @dataclass(slots=True)
-class RiemannianSetting(HMCSetting[MetricState]):
-    """The Hamiltonian of a metric, in the model's own values; see `Setting`."""
+class RiemannianCoordinates(HMCCoordinates[MetricState]):
+    """The Hamiltonian of a metric, in the model's own values; see `Coordinates`."""
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> MetricState:
-        """See `Setting`: coordinates are the values."""
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> MetricState:
+        """See `Coordinates`: coordinates are the values."""
         phase: MetricState = self.hamiltonian.state(np.ascontiguousarray(values))
         return phase
 
     def failure(self, phase: MetricState) -> Failure:
-        """See `Setting`."""
+        """See `Coordinates`."""
         failure: Failure = self.hamiltonian.failure(phase)
         return failure
 
-    def place(self, phase: MetricState, values: Array | None) -> Place:
-        """See `Setting`."""
+    def locate(self, phase: MetricState, values: Array | None) -> Location:
+        """See `Coordinates`."""
         position = phase.position
-        return Place((position,), position if values is None else values, phase.density_point.log_density)
+        return Location((position,), position if values is None else values, phase.density_point.log_density)
 
     def seen(self, phase: MetricState) -> Array:
         """Return the values."""
         return np.array(phase.position)
 
     def kernel(self, tuned: MetricTuning, step_size: StepSize, *, tuning: bool) -> HMC[MetricState]:
-        """See `Setting`."""
+        """See `Coordinates`."""
         kernel = self.hmc(step_size.in_use(tuning=tuning))
         return replace(kernel, trajectory=tuned.path.lengthened(self.plan.trajectory, tuning=tuning))
 
     def rehearse(self, phase: MetricState, step_size: float, rng: np.random.Generator) -> MetricState:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return self.single_step(phase, step_size, rng)
 
 
-class MetricRecipe[Model: DensityModel, Made: RiemannianSetting](WholeModelRecipe[Model, MetricTuning, Made]):
-    """Continuous variables in a position-dependent metric; see `WholeModelRecipe`."""
+class MetricDensity[Model: DensityModel, Made: RiemannianCoordinates](WholeModelDensity[Model, MetricTuning, Made]):
+    """Continuous variables in a position-dependent metric; see `WholeModelDensity`."""
 
     def __init__(self, model: Model, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(model, name, plan, labels)
@@ -97,7 +101,7 @@ class MetricRecipe[Model: DensityModel, Made: RiemannianSetting](WholeModelRecip
 
     @property
     def refits(self) -> bool:
-        """See `Recipe`: there is a length to find."""
+        """See `ConditionalDensity`: there is a length to find."""
         return self.plan.may_lengthen
 
     def _holds(self, partition: Partition, position: Array, rng: np.random.Generator) -> bool:
@@ -105,12 +109,12 @@ class MetricRecipe[Model: DensityModel, Made: RiemannianSetting](WholeModelRecip
         return True
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         yield MetricTuning()
 
 
-class RiemannianRecipe(MetricRecipe[ValueModel, RiemannianSetting]):
-    """Continuous variables by a density with the matrix that the metric is made of; see `WholeModelRecipe`."""
+class RiemannianDensity(MetricDensity[ValueModel, RiemannianCoordinates]):
+    """Continuous variables by a density with the matrix that the metric is made of; see `WholeModelDensity`."""
 
     def __init__(self, model: ValueModel, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(model, name, plan, labels)
@@ -119,12 +123,12 @@ class RiemannianRecipe(MetricRecipe[ValueModel, RiemannianSetting]):
 
     @property
     def n_functions(self) -> int:
-        """See `Recipe`: evaluation, pullback, and quadratic forms where the matrix is the metric."""
+        """See `ConditionalDensity`: evaluation, pullback, and quadratic forms where the matrix is the metric."""
         return 2 if self.model.along is None else 3
 
     @property
     def refits(self) -> bool:
-        """See `Recipe`: there is a structure to compare, or a length to find."""
+        """See `ConditionalDensity`: there is a structure to compare, or a length to find."""
         return self._has_structure or self.plan.may_lengthen
 
     @property
@@ -137,14 +141,14 @@ class RiemannianRecipe(MetricRecipe[ValueModel, RiemannianSetting]):
         return MatrixDensity(model.evaluate, model.pull, model.size, partition=partition, along=model.along)
 
     def _holds(self, partition: Partition, position: Array, rng: np.random.Generator) -> bool:
-        """See `MetricRecipe`."""
+        """See `MetricDensity`."""
         holds: bool = self.plan.metric.holds(self._density(), partition, position, rng)
         return holds
 
-    def make(self, tuned: MetricTuning) -> RiemannianSetting:
-        """See `RecipeBase`."""
+    def make(self, tuned: MetricTuning) -> RiemannianCoordinates:
+        """See `ConditionalDensityBase`."""
         hamiltonian = self.plan.trajectory.hamiltonian(self.plan.metric.bind(self._density(tuned.partition)))
-        return RiemannianSetting(self.plan.integrator.extend(hamiltonian), self.plan)
+        return RiemannianCoordinates(self.plan.integrator.extend(hamiltonian), self.plan)
 
     def structure(self, values: Array) -> Partition | None:
         """Return the structure of the Hessian at values (d,) and near them, where the model is bound; None without one.
@@ -166,17 +170,17 @@ class RiemannianRecipe(MetricRecipe[ValueModel, RiemannianSetting]):
         return found
 
     def start(self, tuned: MetricTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`: near a point that nobody chose."""
+        """See `ConditionalDensity`: near a point that nobody chose."""
         tuned.partition = self.structure(values)
         self.drop()
         if not approximated:
             return values
-        setting = self.made(tuned)
-        phase = scattered(lambda position: setting.stand(position, None, rng), setting.failure, values, rng)
+        coordinates = self.made(tuned)
+        phase = scattered(lambda position: coordinates.stand(position, None, rng), coordinates.failure, values, rng)
         return values if phase is None else np.array(phase.position)
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[MetricTuning]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         tuned = MetricTuning(self.structure(values))
         if tuned.partition is not None:
             self._holds(tuned.partition, values, rng)
@@ -190,19 +194,19 @@ class FoundRiemannian(FoundWholeModel[ValueModel]):
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
         self.check_move(plan)
-        own, recipe = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
-        recipe.structure(recipe.variables.read(point))  # an error if its matrices would be too large
-        return [Chain(recipe, plan, recipe.variables.read(initial), own)]
+        own, density = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
+        density.structure(density.variables.read(point))  # an error if its matrices would be too large
+        return [Chain(density, plan, density.variables.read(initial), own)]
 
-    def _recipe(self, plan: Plan) -> RiemannianRecipe:
-        return RiemannianRecipe(self.density_model, listed(self.names), plan, names_by_value(self.model))
+    def _recipe(self, plan: Plan) -> RiemannianDensity:
+        return RiemannianDensity(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     def structure_in_words(self, point: Point, plan: Plan) -> str:
         """Say which structure of a Hessian the chain begins with; empty if the metric is not made of one."""
         if getattr(plan.metric, "source", None) != "hessian":
             return ""
-        recipe = self._recipe(plan)
-        partition = recipe.structure(recipe.variables.read(point))
+        density = self._recipe(plan)
+        partition = density.structure(density.variables.read(point))
         dense = bytes_in_words(8 * self.density_model.size**2)
         if partition is None or partition.is_dense:
             return f"The Hessian is factorised as a dense matrix of {dense}."

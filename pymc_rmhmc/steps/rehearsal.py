@@ -59,7 +59,7 @@ def compile_ahead(
     float
         The seconds of compiling.
     """
-    said = _Said(sum(each.recipe.n_functions for each in samplers) + (predictions is not None), names, sampler_name)
+    said = _Said(sum(each.density.n_functions for each in samplers) + (predictions is not None), names, sampler_name)
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
         for sampler in samplers:
@@ -102,7 +102,7 @@ def _rehearse_somewhere(sampler: AnyChain, point: Point, name: str) -> None:
     values = np.nan_to_num(sampler.read(point), posinf=0.0, neginf=0.0)
     for _ in range(N_NEARBY):
         nearby = {variable: np.array(value) for variable, value in point.items()}
-        sampler.recipe.variables.write(values + rng.uniform(-SCATTER, SCATTER, values.size), nearby)
+        sampler.density.variables.write(values + rng.uniform(-SCATTER, SCATTER, values.size), nearby)
         if _rehearse(sampler, nearby):
             where = in_words({variable: point[variable] for variable, _ in sampler.slices})
             _log.info(wrapped(
@@ -115,7 +115,7 @@ def _rehearse_somewhere(sampler: AnyChain, point: Point, name: str) -> None:
 def _rehearse(sampler: AnyChain, point: Point) -> bool:
     """Let a copy make a short trajectory from a point, and return whether there is a density there."""
     twin = copy.copy(sampler)
-    twin.recipe = copy.copy(sampler.recipe)
+    twin.density = copy.copy(sampler.density)
     twin.restore(twin.new_state())
     try:
         return twin.rehearse(point, np.random.default_rng(0))

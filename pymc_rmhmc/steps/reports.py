@@ -196,7 +196,7 @@ def moved_by_others(samplers: Iterable[Any], point: Point, followers: Container[
 
 
 def _moved(sampler: Any, point: Point, followers: Container[str]) -> list[str]:
-    moved, start, first = [], 0, sampler.recipe.own.start or 0
+    moved, start, first = [], 0, sampler.density.own.start or 0
     for name, part in sampler.slices:
         held = sampler.state.values[start : start + part.stop - part.start]
         start += held.size

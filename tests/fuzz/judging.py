@@ -152,7 +152,7 @@ def _conclude(tree: Tree, verdict: Verdict, first: Outcome, pairs: Any, subject_
 
 def engine_of(subject: Subject) -> str:
     """What samples it, for the look over all models."""
-    return " + ".join(type(sampler.recipe).__name__ for sampler in subject.step._samplers)
+    return " + ".join(type(sampler.density).__name__ for sampler in subject.step._samplers)
 
 
 def subjects(tree: Tree, data: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], Subject]:

@@ -273,7 +273,7 @@ def test_a_chain_is_compiled_writes_what_its_density_is_of_and_replays(build):
             step.stop_tuning()
         point, (stats,) = step.step(point)
         assert stats["model_logp"] == pytest.approx(float(exact(point)), abs=1e-8)
-    assert isinstance(step._samplers[0]._setting.hamiltonian.residual, CoefficientsTarget)
+    assert isinstance(step._samplers[0]._coordinates.hamiltonian.residual, CoefficientsTarget)
     copy, ends = cloudpickle.loads(cloudpickle.dumps(step)), []
     for each in (step, copy):
         at, kept = point, []

@@ -1210,7 +1210,7 @@ MODEL = [
     Mutant(
         "hopeless-starts",
         "in units of 1e-9 a chain begins 1e9 scales from the posterior, and seldom comes back in tuning",
-        "GraphRecipe._scattered",
+        "GraphDensity._scattered",
         "found or (Failure.ENERGY if phase.point.model_log_density < least else Failure.NONE)",
         "found",
         "steps/test_hard_models.py::test_units_may_be_tiny",
@@ -1801,7 +1801,7 @@ GRAPH_CHART = [
     Mutant(
         "setting-of-the-values-before",
         "a chain follows the density given what other steps had in its first draw: draws of another posterior",
-        "WholeModelRecipe.bind",
+        "WholeModelDensity.bind",
         "        self.model.bind(point)\n        self.drop()\n",
         "        self.model.bind(point)\n",
         "unit/test_graph_chart.py::test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads",
@@ -1809,7 +1809,7 @@ GRAPH_CHART = [
     Mutant(
         "density-of-the-values-before",
         "a chain follows the density given what other steps had in its first draw: draws of another posterior",
-        "WholeModelRecipe.bind",
+        "WholeModelDensity.bind",
         "        self.model.bind(point)\n        self.drop()\n",
         "        if known is None:\n            self.model.bind(point)\n        self.drop()\n",
         "unit/test_graph_chart.py::test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads",
@@ -1817,7 +1817,7 @@ GRAPH_CHART = [
     Mutant(
         "others-values-by-reference",
         "a step that writes its values in place is never noticed: draws of another posterior",
-        "WholeModelRecipe.bind",
+        "WholeModelDensity.bind",
         "self._given = {name: np.array(point[name]) for name in self.model.inputs}",
         "self._given = {name: point[name] for name in self.model.inputs}",
         "unit/test_graph_chart.py::test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads",
@@ -1842,7 +1842,7 @@ GRAPH_CHART = [
         "coordinates-computed-again",
         "a chain that is restored from a saved state goes on from values that differ by rounding",
         "Chain._enter",
-        "known = state.coordinates is not None and np.array_equal(values, state.values)",
+        "known = state.position is not None and np.array_equal(values, state.values)",
         "known = False",
         "unit/test_chain.py::test_coordinates_are_kept_to_the_last_bit_where_nothing_else_moved",
     ),
@@ -1858,7 +1858,7 @@ GRAPH_CHART = [
         "dropped-refit-keeps-its-window",
         "draws of a chain that could not be refitted to stay, and the next refit fails of them again",
         "Chain._refit_where_it_holds",
-        "        self.recipe.adapter.forget(held.tuned)\n        self._rebuild()",
+        "        self.density.adapter.forget(held.tuned)\n        self._rebuild()",
         "        self._rebuild()",
         "unit/test_chain.py::test_a_refit_without_a_density_is_dropped[always]",
     ),
@@ -1874,7 +1874,7 @@ GRAPH_CHART = [
         "coordinates-kept-when-a-kernel-is-given-up",
         "where tuning gives a kernel up the chain jumps to other values that nothing has accepted",
         "Chain._learn",
-        "outcome, stood=stood):\n            state.coordinates = None\n",
+        "outcome, stood=stood):\n            state.position = None\n",
         "outcome, stood=stood):\n",
         "unit/test_chain.py::test_where_a_kernel_is_given_up_the_values_stay",
     ),
@@ -1949,16 +1949,16 @@ GRAPH_CHART = [
     Mutant(
         "process-held-in-the-models-coordinates",
         "a step for hyperparameters holds the process in other coordinates than its metric's: draws of no posterior",
-        "GivenProcessSetting.stand",
-        "(position,) = (self.density.whole.enter(values),) if coordinates is None else coordinates",
-        "(position,) = (values,) if coordinates is None else coordinates",
+        "GivenProcessCoordinates.stand",
+        "(position,) = (self.density.whole.enter(values),) if known is None else known",
+        "(position,) = (values,) if known is None else known",
         "unit/test_process_metrics.py::test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates"
         "[block]",
     ),
     Mutant(
         "process-that-follows-is-not-written-back",
         "a step for hyperparameters writes the metric's coordinates for the model's process: draws of no posterior",
-        "ProcessSetting.place",
+        "ProcessCoordinates.locate",
         "point.model_values if values is None else values",
         "point.position if values is None else values",
         "unit/test_process_metrics.py::test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates"
@@ -2086,7 +2086,7 @@ STEPS = [
         "joint trajectories among the draws go on adapting: no chain of one law",
         "Chain._move",
         "        if tuning:\n            self._learn(outcome, stood=stood)",
-        "        self.recipe.adapter.correct(state.step_size, outcome)\n        if tuning:\n"
+        "        self.density.adapter.correct(state.step_size, outcome)\n        if tuning:\n"
         "            self._learn(outcome, stood=stood)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
     ),
@@ -2101,7 +2101,7 @@ STEPS = [
     Mutant(
         "turns-by-the-last-iterate",
         "draws in turns are made with a step size that chance has left, and the statistics say another",
-        "TurnsSetting.kernel",
+        "TurnCoordinates.kernel",
         "held.in_use(tuning=tuning)",
         "held.in_use(tuning=True)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
@@ -2109,7 +2109,7 @@ STEPS = [
     Mutant(
         "joint-moves-by-the-last-iterate",
         "joint trajectories are made with a step size that chance has left",
-        "TurnsSetting.kernel",
+        "TurnCoordinates.kernel",
         "min(TURNS.stretch * step_size.average, step_size.maximum)",
         "min(TURNS.stretch * step_size.current, step_size.maximum)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
@@ -2118,7 +2118,7 @@ STEPS = [
         "coordinates-kept-when-turns-end",
         "where turns are given up the chain jumps to other values that nothing has accepted",
         "Chain._learn",
-        "            state.coordinates = None\n            self._rebuild()\n",
+        "            state.position = None\n            self._rebuild()\n",
         "            self._rebuild()\n",
         "steps/test_turns.py::test_giving_turns_up_leaves_the_chain_where_it_is",
     ),
@@ -2151,7 +2151,7 @@ STEPS = [
         "joint-coordinates-kept-over-a-refit",
         "at a refit the chain jumps to other values that nothing has accepted",
         "Chain._holds_after_refit",
-        "            if found.changed:\n                state.coordinates = None\n",
+        "            if found.changed:\n                state.position = None\n",
         "",
         "steps/test_state.py::test_a_refit_leaves_the_chain_where_it_is[with hyperparameters]",
     ),
@@ -2159,7 +2159,7 @@ STEPS = [
         "block-coordinates-kept-over-a-refit",
         "at a refit the chain jumps to other values that nothing has accepted",
         "Chain._holds_after_refit",
-        "            if found.changed:\n                state.coordinates = None\n",
+        "            if found.changed:\n                state.position = None\n",
         "",
         "steps/test_state.py::test_a_refit_leaves_the_chain_where_it_is[latents alone]",
     ),
@@ -2167,7 +2167,7 @@ STEPS = [
         "coordinates-kept-over-another-prior",
         "where another step moves the covariance the latent values jump with it",
         "Chain._condition",
-        "                state.coordinates = None\n            state.given = given",
+        "                state.position = None\n            state.given = given",
         "                pass\n            state.given = given",
         "steps/test_state.py::test_latent_values_stay_where_another_step_moves_their_prior[False-options0]",
     ),
@@ -2194,7 +2194,7 @@ STEPS = [
         "Chain._draw",
         "        state.iteration += 1\n        return outcome",
         "        state.iteration += 1\n"
-        "        self.recipe.adapter.observe(state.tuned, self._setting.seen(self._phase))\n"
+        "        self.density.adapter.observe(state.tuned, self._coordinates.seen(self._phase))\n"
         "        if not tuning and state.iteration % 20 == 0:\n"
         "            self._refit_where_it_holds(self.values, rng)\n"
         "        return outcome",
@@ -2203,7 +2203,7 @@ STEPS = [
     Mutant(
         "emulators-way-back-off-its-centre",
         "after each trajectory along the density a chain that follows an emulator stands elsewhere",
-        "EmulatedSetting._from_exact",
+        "EmulatedCoordinates._from_exact",
         "        z = from_flat(FlatMap(*self.exact.tuned.flat), phase.position)\n"
         "",
         "        flat = FlatMap(*self.exact.tuned.flat)\n"
@@ -2214,7 +2214,7 @@ STEPS = [
     Mutant(
         "emulator-in-spite-of-the-user",
         "a chain follows an emulator though FlatMetric(emulate=False) or a step size was given",
-        "GraphRecipe.__init__",
+        "GraphDensity.__init__",
         "self.emulates = plan.may_emulate and general.is_expensive",
         "self.emulates = general.is_expensive",
         "steps/test_emulated_density.py::test_none_is_made_where_it_is_not_wanted[not wanted]",
@@ -2222,7 +2222,7 @@ STEPS = [
     Mutant(
         "no-trajectories-along-the-density",
         "where an emulator falls short nothing makes up for it: chains stay long in tails",
-        "EmulatedSetting.kernel",
+        "EmulatedCoordinates.kernel",
         "share = TURNS.joint_by_rejected * TURNS.need(1.0 - tuned.trial[1])",
         "share = TURNS.joint_by_rejected * TURNS.need(0.0)",
         "unit/test_graph_emulator.py::test_the_more_is_rejected_the_more_trajectories_follow_the_density[0.5]",
@@ -2230,7 +2230,7 @@ STEPS = [
     Mutant(
         "process-written-in-the-metrics-coordinates",
         "where hyperparameters move alone, the model is given what is held in the place of its own values",
-        "ProcessSetting.place",
+        "ProcessCoordinates.locate",
         "point.model_values if values is None else values",
         "point.position if values is None else values",
         "steps/test_process_metrics.py::"
@@ -2484,7 +2484,7 @@ EVIDENCE = [
     Mutant(
         "joint-chart-without-its-constants",
         "the evidence of models with hyperparameters lacks the volume of their chart",
-        "JointSetting.__post_init__",
+        "JointCoordinatesBase.__post_init__",
         "self.log_constant = volume + 0.5 * self.target.n_theta * LOG_2PI",
         "self.log_constant = 0.5 * self.target.n_theta * LOG_2PI",
         "steps/test_log_evidence.py::test_every_method_finds_a_known_evidence[bridge-scaled gp]",
@@ -2492,7 +2492,7 @@ EVIDENCE = [
     Mutant(
         "graph-chart-without-its-constants",
         "the evidence of models without latent Gaussian values lacks the volume of their chart",
-        "GraphSetting.__post_init__",
+        "GraphCoordinates.__post_init__",
         "self.log_constant = log_volume(flat) + 0.5 * flat.centre.size * LOG_2PI",
         "self.log_constant = 0.5 * flat.centre.size * LOG_2PI",
         "steps/test_log_evidence.py::test_every_method_finds_a_known_evidence[bridge-eight schools]",
@@ -2500,7 +2500,7 @@ EVIDENCE = [
     Mutant(
         "weights-along-an-emulator-in-its-coordinates",
         "the evidence of models whose gradient is dear is that of two approximations mixed up",
-        "EmulatedSetting._log_weight",
+        "EmulatedCoordinates._log_weight",
         "return float(point.charted_log_density + 0.5 * flat @ flat) + self.exact.log_constant",
         "return float(point.log_density) + self.exact.log_constant",
         "unit/test_graph_emulator.py::test_values_are_stood_at_and_coordinates_are_taken_as_they_are",
@@ -2717,9 +2717,9 @@ EVIDENCE = [
         "modes-not-searched-beside-given-draws",
         "draws of one of two modes give the evidence of that mode alone",
         "_of_whole",
-        "    check_modes(chain.recipe.name, reference, _places(reference, prior, rng))\n",
+        "    check_modes(chain.density.name, reference, _places(reference, prior, rng))\n",
         "    if draws is None:\n"
-        "        check_modes(chain.recipe.name, reference, _places(reference, prior, rng))\n",
+        "        check_modes(chain.density.name, reference, _places(reference, prior, rng))\n",
         "steps/test_log_evidence.py::test_draws_of_one_mode_are_told",
     ),
     Mutant(

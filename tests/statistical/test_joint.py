@@ -20,7 +20,7 @@ from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model import read_joint, read_structure
-from pymc_rmhmc.sampled.blocks import BlockRecipe
+from pymc_rmhmc.sampled.blocks import BlockDensity
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.steps.conftest import draw
 
@@ -414,7 +414,7 @@ def test_a_long_run_of_nuts_agrees(family):
     (centred, names), (whitened, _) = build(False), build(True)
     with centred:
         step = RMHMC()
-    assert not isinstance(step._samplers[0].recipe, BlockRecipe)
+    assert not isinstance(step._samplers[0].density, BlockDensity)
     ours = draw(centred, step, draws=2000, tune=300, chains=2)
     # Longer steps diverge in the tails of a scale, and stay there or leave them out.
     nuts = nutpie.sample(

@@ -262,8 +262,8 @@ def test_none_is_made_where_it_is_not_wanted(model, options, caplog):
     with caplog.at_level("INFO", "pymc.rmhmc"):
         (sampler,) = RMHMC(model=model, **options)._samplers
     is_tuned = options != NONE_MADE["nothing refitted"]
-    assert isinstance(sampler.recipe.adapter, EmulatingAdapter) != is_tuned
-    assert sampler.recipe.emulates != is_tuned
+    assert isinstance(sampler.density.adapter, EmulatingAdapter) != is_tuned
+    assert sampler.density.emulates != is_tuned
     assert bool(sampler.new_state(TUNE).refits) == is_tuned
     assert ("emulator" in caplog.text) != is_tuned
 
@@ -286,8 +286,8 @@ def test_of_many_values_none_is_made(size, emulates, caplog):
     with made, caplog.at_level("INFO", "pymc.rmhmc"):
         step = RMHMC()
     (chain,) = step._samplers
-    assert chain.recipe.emulates == emulates
-    assert isinstance(chain.recipe.adapter, EmulatingAdapter) == emulates
+    assert chain.density.emulates == emulates
+    assert isinstance(chain.density.adapter, EmulatingAdapter) == emulates
     assert ("follow an emulator" in caplog.text) == emulates
     assert ("follow an emulator" in str(describe(made))) == emulates
 
@@ -307,7 +307,7 @@ def test_of_a_cheap_model_nothing_is_said(caplog, monkeypatch):
     made = of_size(3)
     with caplog.at_level("INFO", "pymc.rmhmc"):
         (sampler,) = RMHMC(model=made)._samplers
-    assert not sampler.recipe.emulates
+    assert not sampler.density.emulates
     assert "emulator" not in caplog.text + str(describe(made))
 
 
@@ -393,7 +393,7 @@ class Nowhere:
 
 def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch):
     """Its coordinates stand for other values then."""
-    monkeypatch.setattr(graph.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph.EmulatedCoordinates, "_along", lambda setting, path: Nowhere())
     step, point = steps[0], tuned(steps[0], start, until=REFITS[-1])
     assert step.chains[0].tuned.emulator is None
     step.chains[0].step_size.average = 1e-9
@@ -408,7 +408,7 @@ def test_making_it_leaves_the_chain_where_it_is(steps, start, exact, monkeypatch
 def test_a_move_along_the_density_is_made_from_where_the_chain_stands_and_leads_back(following, exact, monkeypatch):
     """Of steps too short to leave."""
     monkeypatch.setattr(graph, "TURNS", replace(TURNS, joint_by_rejected=10.0))
-    monkeypatch.setattr(graph.EmulatedSetting, "_along", lambda setting, path: Nowhere())
+    monkeypatch.setattr(graph.EmulatedCoordinates, "_along", lambda setting, path: Nowhere())
     step, point = following
     (state,) = step.chains
     state.tuned.trial, state.step_size.average, state.judged = (64, 0.3), 1e-9, True
@@ -480,7 +480,7 @@ def test_of_a_density_that_another_step_changes_none_is_made():
     """It would be of one setting of the switch; the chain is right for both."""
     made = switched()
     step = RMHMC(model=made, metric=FlatMetric(chart="graph"))
-    assert not step._samplers[0].recipe.emulates
+    assert not step._samplers[0].density.emulates
     assert "emulator" not in str(describe(made))
     idata = draw(made, step, tune=TUNE, draws=2500)
     for name, exact in exact_of_switch().items():
@@ -516,4 +516,4 @@ def test_what_a_chain_with_an_emulator_calls_is_compiled_before_it(model, start,
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("RMHMC: compil")]
     assert len(said) <= 2
     assert all("that this chain needs now" not in each for each in said)
-    assert step._samplers[0].recipe.n_functions == 2
+    assert step._samplers[0].density.n_functions == 2

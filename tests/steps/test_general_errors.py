@@ -11,7 +11,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from pymc_rmhmc import RMHMC, ConfigurationError, FlatMetric, UnsupportedModelError, describe
-from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphDensity
 
 
 class Opaque(Op):
@@ -160,7 +160,7 @@ def test_effects_in_their_other_form_take_the_graphs_chart_as_the_centred_ones_d
     model = build()
     assert "relative to the" in describe(model).charted["z"]
     (sampler,) = RMHMC(model=model)._samplers
-    assert isinstance(sampler.recipe, GraphRecipe)
+    assert isinstance(sampler.density, GraphDensity)
 
 
 def test_compile_kwargs_have_no_effect():

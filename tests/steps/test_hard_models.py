@@ -21,7 +21,7 @@ from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.model.likelihoods import Curvature, LikelihoodTerms, Reading, registry
-from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphDensity
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -66,8 +66,8 @@ def run(build, step_size=None, **options):
         step = RMHMC(step_size=step_size)
     idata = draw(model, step, **{"draws": 200, "tune": 200, **options})
     (sampler,) = step._samplers
-    if not isinstance(sampler.recipe, GraphRecipe):
-        dear = any(theta_requires_refactorization(block) for block in sampler.recipe.model.blocks)
+    if not isinstance(sampler.density, GraphDensity):
+        dear = any(theta_requires_refactorization(block) for block in sampler.density.model.blocks)
         n_turns, _ = step.chains[0].tuned.trial
         assert (n_turns > 0) == (dear and options.get("tune", 200) >= 200)
     assert np.isfinite(idata.sample_stats["lp"]).all()

@@ -15,7 +15,7 @@ from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.turns import ParameterMove, TurnState
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.prior import PriorFailure
-from pymc_rmhmc.sampled import joint_recipe
+from pymc_rmhmc.sampled import joint
 from pymc_rmhmc.tuning import joint_adapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
@@ -41,7 +41,7 @@ def robust(*, reparameterize: bool = False) -> pm.Model:
 
 def always(monkeypatch) -> None:
     """However few turns were rejected, every draw begins with such a move."""
-    monkeypatch.setattr(joint_recipe, "TURNS", replace(TURNS, parameters_from=-2.0, parameters_always=-1.0))
+    monkeypatch.setattr(joint, "TURNS", replace(TURNS, parameters_from=-2.0, parameters_always=-1.0))
 
 
 @dataclass
@@ -94,7 +94,7 @@ def moving(kept) -> tuple[RMHMC, dict]:
 
 
 def own(step: RMHMC) -> np.ndarray:
-    return step._samplers[0].recipe.model.of_likelihoods
+    return step._samplers[0].density.model.of_likelihoods
 
 
 def test_a_noise_and_its_tails_move_with_the_latent_values_held(model, moving, monkeypatch):
@@ -130,7 +130,7 @@ def test_counts_without_a_dispersion_have_nothing_to_move(monkeypatch):
     assert step.chains[0].tuned.emulator is not None
     assert step.chains[0].tuned.parameters is None
     assert step.chains[0].tuned.scores == ()
-    assert step._samplers[0]._setting.turns.parameters is None
+    assert step._samplers[0]._coordinates.turns.parameters is None
     advance(step, point, 10)
     assert spy.outcomes == []
 

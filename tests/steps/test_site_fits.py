@@ -129,7 +129,7 @@ def test_what_likelihoods_alone_read_is_not_followed(monkeypatch):
         f = gp.prior("f", X=X, reparameterize=False, jitter=1e-4)
         pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=pm.HalfNormal("alpha", 3.0), observed=COUNTS)
     step, _ = tuned(model)
-    exponents, which = step.chains[0].tuned.sites[0].trend.exponents, step._samplers[0].recipe.model.of_likelihoods
+    exponents, which = step.chains[0].tuned.sites[0].trend.exponents, step._samplers[0].density.model.of_likelihoods
     assert which.size == 1
     assert (exponents[:, which] == 0.0).all()
     assert (np.delete(exponents, which, axis=1) != 0.0).all()

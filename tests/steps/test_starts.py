@@ -124,7 +124,7 @@ def test_values_are_named_as_the_model_has_them():
         f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls[0]) * ls[1]).prior("f", X=X)
         pm.Poisson("y", mu=pm.math.exp(f), observed=COUNTS)
         (sampler,) = RMHMC()._samplers
-    named = sampler.recipe.variables.label
+    named = sampler.density.variables.label
     assert [named(i) for i in (0, 1, 2, 13)] == ["my_ls_of_f[0]", "my_ls_of_f[1]", "f[0]", "f[11]"]
 
 

@@ -253,10 +253,10 @@ def test_a_start_without_a_density_is_tried_nearer_the_mode(impossible, monkeypa
         step = RMHMC(init="laplace")
     step.setup_chain(np.random.default_rng(1), 10, 10)
     (sampler,), seen = step._samplers, []
-    draw = type(sampler.recipe).start
+    draw = type(sampler.density).start
 
     def start(self, tuned, values, rng, *, approximated):
-        hamiltonian = self.setting(tuned).hamiltonian
+        hamiltonian = self.coordinates(tuned).hamiltonian
         real = hamiltonian.failure
 
         def failure(phase):
@@ -266,7 +266,7 @@ def test_a_start_without_a_density_is_tried_nearer_the_mode(impossible, monkeypa
         monkeypatch.setattr(hamiltonian, "failure", failure)
         return draw(self, tuned, values, rng, approximated=approximated)
 
-    monkeypatch.setattr(type(sampler.recipe), "start", start)
+    monkeypatch.setattr(type(sampler.density), "start", start)
     step.step(step._initial_point)
     noise = [np.linalg.norm(phase.position) for phase in seen[: impossible + 1]]
     np.testing.assert_allclose(noise, noise[0] * np.array([1.0, 0.5, 0.25, 0.0])[: impossible + 1], atol=1e-6)

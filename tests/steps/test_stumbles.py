@@ -15,7 +15,7 @@ from pymc_rmhmc.errors import SamplingError, wrapped
 from pymc_rmhmc.model.observed.unregistered_readers import ArgumentWords
 from pymc_rmhmc.model.together import NOTHING_OBSERVED
 from pymc_rmhmc.model.words.density_terms import DensityTerms
-from pymc_rmhmc.sampled.graph import GraphRecipe
+from pymc_rmhmc.sampled.graph import GraphDensity
 from pymc_rmhmc.steps.rehearsal import _Said
 from pymc_rmhmc.steps.reports import RunNotices
 from tests.steps.conftest import COUNTS, N, draw, poisson_model
@@ -455,8 +455,8 @@ def test_a_start_without_a_density_names_the_argument_and_the_remedy(kind):
 def begin(step, point):
     """Begin a chain; in a chart of the graph, whose density is compiled for that, only ask why it could not begin."""
     (sampler,) = step._samplers
-    if isinstance(sampler.recipe, GraphRecipe):
-        raise sampler.recipe.start_error(point)
+    if isinstance(sampler.density, GraphDensity):
+        raise sampler.density.start_error(point)
     step.setup_chain(np.random.default_rng(0), 10, 10)
     step.step(point)
 

@@ -16,7 +16,7 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, LATENTS
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
-from pymc_rmhmc.sampled.joint_recipe import TrajectorySetting
+from pymc_rmhmc.sampled.joint import JointCoordinates
 from pymc_rmhmc.tuning import joint_adapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
 from tests.model.conftest import exact_log_density
@@ -101,7 +101,7 @@ def test_the_energy_is_that_of_the_position_and_of_two_momenta(model, turning):
     sampler, gaps = step._samplers[0], []
     for _ in range(60):
         point, (s,) = step.step(point)
-        here = sampler._setting.seen(sampler._phase)
+        here = sampler._coordinates.seen(sampler._phase)
         potential = 0.5 * here.position @ here.position - here.log_density
         gaps.append(s["energy"] - potential)
     size = 2 * N + 2
@@ -119,7 +119,7 @@ def test_joint_trajectories_stay_where_they_are_asked_for(model, options):
     step, point = tuned(model, **options)
     assert step.chains[0].tuned.emulator is None
     assert step.chains[0].tuned.held_step_size is None
-    assert isinstance(step._samplers[0]._setting, TrajectorySetting)
+    assert isinstance(step._samplers[0]._coordinates, JointCoordinates)
     exact = exact_log_density(model)
     for _ in range(3):
         point, (s,) = step.step(point)
@@ -182,7 +182,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     assert took == [i for begin in state.refits[-2:] for i in range(begin, begin + length)]
     assert state.tuned.trial[0] == TURNS.trial
     assert state.tuned.trial[1] < TURNS.least_accepted - TURNS.chance / np.sqrt(TURNS.trial)
-    assert isinstance(step._samplers[0]._setting, TrajectorySetting)
+    assert isinstance(step._samplers[0]._coordinates, JointCoordinates)
     assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
@@ -357,7 +357,7 @@ def test_a_new_chain_begins_without_the_emulator_of_the_last(model, turning):
     assert step.chains[0].tuned.emulator is not None
     step.setup_chain(np.random.default_rng(2), TUNE, 10)
     assert step.chains[0].tuned.emulator is None
-    assert step._samplers[0]._setting is None
+    assert step._samplers[0]._coordinates is None
     _, points, _ = advance(step, model.initial_point(), 5)
     assert np.isfinite(points).all()
 

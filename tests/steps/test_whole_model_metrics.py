@@ -290,9 +290,9 @@ def test_a_structure_that_misses_an_entry_is_dropped_in_tuning():
     with model:
         step = RMHMC(metric=SoftAbsMetric(alpha=1.0, structure="blocks"))
     (chain,) = step._samplers
-    start = chain.recipe.variables.read(model.initial_point())
-    first = chain.recipe.rehearsed(start, np.random.default_rng(0))
-    chain.recipe.bind(model.initial_point())
+    start = chain.density.variables.read(model.initial_point())
+    first = chain.density.rehearsed(start, np.random.default_rng(0))
+    chain.density.bind(model.initial_point())
     assert next(first).partition is not None
     idata = draw(model, step, draws=1200, tune=300)
     assert chain.state.tuned.partition is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.chains.chain import Chain
-from pymc_rmhmc.chains.recipe import Place, RecipeBase, Variables
+from pymc_rmhmc.chains.conditional_density import ConditionalDensityBase, Location, Variables
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.latent.prior import PriorFailure
@@ -58,7 +58,7 @@ class ToyAdapter:
 
 
 @dataclass
-class ToySetting:
+class ToyCoordinates:
     """Where u stands for ``u + shift``; a phase is u."""
 
     shift: float
@@ -71,8 +71,8 @@ class ToySetting:
     def failure(self, phase) -> Failure:
         return Failure.NON_FINITE if self.fails else Failure.NONE
 
-    def place(self, phase, values) -> Place:
-        return Place(phase, phase + self.shift if values is None else values, -0.5 * float(phase @ phase))
+    def locate(self, phase, values) -> Location:
+        return Location(phase, phase + self.shift if values is None else values, -0.5 * float(phase @ phase))
 
     def seen(self, phase):
         return phase + self.shift
@@ -95,7 +95,7 @@ class Ahead:
         return Transition(state + 1.0 if self.accepts else state, accepted=self.accepts, parts=self.parts)
 
 
-class ToyRecipe(RecipeBase):
+class ToyDensity(ConditionalDensityBase):
     """It reads a and b, on which the coordinates depend."""
 
     name, n_functions, start_is_final, prior_moves = "x", 1, False, True
@@ -108,7 +108,7 @@ class ToyRecipe(RecipeBase):
         self.forget()
 
     def forget(self) -> None:
-        self._given = self._setting = None
+        self._given = self._coordinates = None
 
     def bind(self, point):
         known = self._given
@@ -118,14 +118,14 @@ class ToyRecipe(RecipeBase):
         self.drop()
         return True, self._given
 
-    def setting(self, tuned) -> ToySetting:
+    def coordinates(self, tuned) -> ToyCoordinates:
         if not self.has_factor:
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
         return self.made(tuned)
 
-    def make(self, tuned) -> ToySetting:
+    def make(self, tuned) -> ToyCoordinates:
         shift = float(self._given["a"] + self._given["b"].sum() + tuned.shift)
-        return ToySetting(shift, tuned.fails, lambda: self.kernel)
+        return ToyCoordinates(shift, tuned.fails, lambda: self.kernel)
 
     def start(self, tuned, values, rng, *, approximated):
         return values
@@ -136,7 +136,7 @@ class ToyRecipe(RecipeBase):
 
 @pytest.fixture
 def chain() -> Chain:
-    made = Chain(ToyRecipe(), ToyRecipe().plan, np.zeros(2), own_initval=False)
+    made = Chain(ToyDensity(), ToyDensity().plan, np.zeros(2), own_initval=False)
     made.setup(TUNE)
     return made
 
@@ -174,18 +174,18 @@ def test_what_is_known_of_others_is_a_copy(chain):
 def test_coordinates_are_kept_to_the_last_bit_where_nothing_else_moved(chain):
     """Recomputed ones differ by rounding, and a replay would not be exact."""
     values = drawn(chain, point_of([1e9, -0.4]))
-    chain.state.coordinates = chain.state.coordinates + 1e-12
-    kept = chain.state.coordinates
+    chain.state.position = chain.state.position + 1e-12
+    kept = chain.state.position
     chain._phase = None
     drawn(chain, point_of(values))
-    np.testing.assert_array_equal(chain.state.coordinates, kept + 1.0)
+    np.testing.assert_array_equal(chain.state.position, kept + 1.0)
 
 
 def test_a_refit_leaves_the_chain_where_it_is(chain):
     values = np.array([0.3, -0.4])
     for _ in range(REFITS[0] + 1):
         values = drawn(chain, point_of(values))
-    assert chain.recipe.adapter.refits == [REFITS[0]]
+    assert chain.density.adapter.refits == [REFITS[0]]
     assert chain.state.tuned.shift == 3.0
     assert chain.average_step_size() == pytest.approx(0.25)
     np.testing.assert_allclose(values, np.array([0.3, -0.4]) + REFITS[0] + 1)
@@ -194,7 +194,7 @@ def test_a_refit_leaves_the_chain_where_it_is(chain):
 @pytest.mark.parametrize("fails", ["with sites", "always"])
 def test_a_refit_without_a_density_is_dropped(chain, fails):
     """What it did to the step size too, and the chain goes on from where it stood."""
-    chain.recipe.adapter.next = lambda with_sites: Tuned(3.0, fails=with_sites or fails == "always")
+    chain.density.adapter.next = lambda with_sites: Tuned(3.0, fails=with_sites or fails == "always")
     values = np.array([0.3, -0.4])
     for _ in range(REFITS[0] + 1):
         values = drawn(chain, point_of(values))
@@ -209,20 +209,20 @@ def test_a_refit_waits_for_a_draw_that_has_a_factor(chain):
     values = np.array([0.3, -0.4])
     for _ in range(REFITS[0]):
         values = drawn(chain, point_of(values))
-    chain.recipe.has_factor = False
+    chain.density.has_factor = False
     for a in (1.0, 2.0):
         outcome = chain.draw(point_of(values, a=a), RNG, tuning=True)
         assert outcome.failure is Failure.NOT_POSITIVE_DEFINITE
         np.testing.assert_array_equal(chain.values, values)
         assert chain.log_density == -np.inf
-    assert chain.recipe.adapter.refits == []
-    chain.recipe.has_factor = True
+    assert chain.density.adapter.refits == []
+    chain.density.has_factor = True
     np.testing.assert_allclose(drawn(chain, point_of(values, a=3.0)), values + 1.0)
-    assert chain.recipe.adapter.refits == [REFITS[0]]
+    assert chain.density.adapter.refits == [REFITS[0]]
 
 
 def test_the_window_holds_draws_before_the_last_refit_where_there_is_a_density(chain):
-    chain.recipe.adapter.next = lambda with_sites: replace(chain.state.tuned)
+    chain.density.adapter.next = lambda with_sites: replace(chain.state.tuned)
     values = np.array([0.3, -0.4])
     for i in range(TUNE):
         values = drawn(chain, point_of(values))
@@ -233,10 +233,10 @@ def test_the_window_holds_draws_before_the_last_refit_where_there_is_a_density(c
 def test_where_a_kernel_is_given_up_the_values_stay(chain):
     """Its coordinates are another's."""
     values = drawn(chain, point_of([0.3, -0.4]))
-    chain.recipe.adapter.gives_up, chain.state.tuned.shift = True, 9.0
+    chain.density.adapter.gives_up, chain.state.tuned.shift = True, 9.0
     there = drawn(chain, point_of(values))
     np.testing.assert_allclose(there, values + 1.0)
-    chain.recipe.adapter.gives_up = False
+    chain.density.adapter.gives_up = False
     np.testing.assert_allclose(drawn(chain, point_of(there)), there + 1.0)
 
 
@@ -244,7 +244,7 @@ def test_where_a_kernel_is_given_up_the_values_stay(chain):
 def test_values_are_taken_anew_where_moves_were_several_though_none_was_accepted(chain, parts):
     """Several moves place the values anew, in their last digits; a single one that is rejected places none."""
     values = drawn(chain, point_of([0.3, -0.4]))
-    chain.recipe.kernel = Ahead(accepts=False, parts=parts)
+    chain.density.kernel = Ahead(accepts=False, parts=parts)
     chain._phase = chain._phase + 1e-9
     found = drawn(chain, point_of(values))
     assert np.array_equal(found, values) == (parts is None)

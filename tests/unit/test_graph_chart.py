@@ -14,7 +14,7 @@ from pymc_rmhmc.graph_chart.constants import ElementwiseChart, chart_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralPoint
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.sampled.whole_model import WholeModelRecipe
+from pymc_rmhmc.sampled.whole_model import WholeModelDensity
 from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from tests.unit.general_toys import flat_map, matrix_of
@@ -199,14 +199,14 @@ def test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads():
         inputs=("t",), shared=[], bind=lambda point: bound.append(float(point["t"])),
         variables=SimpleNamespace(names=("x",), slices=(slice(0, 2),)),
     )  # fmt: skip
-    recipe = WholeModelRecipe(model, "x", SimpleNamespace(steps=lambda: None), {})
+    recipe = WholeModelDensity(model, "x", SimpleNamespace(steps=lambda: None), {})
     point = {"x": np.zeros(2), "t": np.array(1.0)}
     assert recipe.bind(point)[0]
-    recipe._setting = "made of the density at t = 1"
+    recipe._coordinates = "made of the density at t = 1"
     is_stale, given = recipe.bind(point | {"x": np.ones(2)})
     assert (is_stale, float(given["t"]), bound) == (False, 1.0, [1.0])
-    assert recipe._setting is not None
+    assert recipe._coordinates is not None
     point["t"][...] = 2.0
     is_stale, given = recipe.bind(point)
     assert (is_stale, float(given["t"]), bound) == (True, 2.0, [1.0, 2.0])
-    assert recipe._setting is None
+    assert recipe._coordinates is None

@@ -22,7 +22,7 @@ from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import ALONG_DENSITY, ALONG_SURROGATE
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.sampled.graph import EmulatedSetting
+from pymc_rmhmc.sampled.graph import EmulatedCoordinates
 from pymc_rmhmc.tuning import graph_chart
 from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment
 from pymc_rmhmc.tuning.graph_chart import EARLY_EMULATION, MOST_DRAWS, ChartTuning, EmulatingAdapter
@@ -277,7 +277,7 @@ FLAT = FlatMap(
 )  # fmt: skip
 
 
-def setting_of(general, tuned: ChartTuning) -> EmulatedSetting:
+def setting_of(general, tuned: ChartTuning) -> EmulatedCoordinates:
     """Whose trajectories along the density end where they begin."""
     tuned.flat = tuple(FLAT)
     still = SimpleNamespace(state=lambda u: SimpleNamespace(position=u))
@@ -287,7 +287,7 @@ def setting_of(general, tuned: ChartTuning) -> EmulatedSetting:
     )  # fmt: skip
     hamiltonian = GaussianHamiltonian(ValueTarget(general.value, tuned.chart, tuned.marginals))
     plan = SimpleNamespace(trajectory=JitteredPath(2.0, 0.3, 100))
-    return EmulatedSetting(hamiltonian, plan, exact, SurrogateFlow(tuned.emulator))
+    return EmulatedCoordinates(hamiltonian, plan, exact, SurrogateFlow(tuned.emulator))
 
 
 def test_the_way_to_the_densitys_trajectories_and_back_leads_to_the_same_place(general, tuned):
@@ -305,7 +305,7 @@ def test_values_are_stood_at_and_coordinates_are_taken_as_they_are(general, tune
     setting, values = setting_of(general, tuned), posterior(3, seed=10)[1]
     phase = setting.stand(values, None, None)
     np.testing.assert_allclose(setting.seen(phase), values, rtol=1e-9, atol=1e-9)
-    coordinates, placed, log_density, log_weight = setting.place(phase, values)
+    coordinates, placed, log_density, log_weight = setting.locate(phase, values)
     assert placed is values
     assert log_density == phase.point.model_log_density
     z = phase.point.coordinates

@@ -13,7 +13,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.metrics.field import FieldDrift
 from pymc_rmhmc.metrics.processes.process_blocks import BlockDrift, GivenField
 from pymc_rmhmc.metrics.processes.process_density import CentredDensity, WhitenedDensity
-from pymc_rmhmc.sampled.process import GivenProcessSetting
+from pymc_rmhmc.sampled.process import GivenProcessCoordinates
 from tests.unit.process_toy import PRECISION, N, ToyProcess, point
 from tests.unit.step_checks import check_steps
 
@@ -284,14 +284,14 @@ def test_a_step_for_hyperparameters_holds_the_process_in_its_metrics_coordinates
     for whitened in (True, False):
         field = METRICS[metric].bind(ToyProcess(whitened=whitened))
         alone = GivenField(field)
-        setting = GivenProcessSetting(alone.hamiltonian(), None, alone.density)
+        setting = GivenProcessCoordinates(alone.hamiltonian(), None, alone.density)
         density = (WhitenedDensity if whitened else CentredDensity)(field.density.process)
         for seed in range(2):  # the second time another step has moved the process
             nu = point(seed)
             values = nu if whitened else density.colour(nu)
             phase = setting.stand(values, None, None)
             np.testing.assert_array_equal(phase.position, nu[N:])
-            coordinates, written, log_density, _ = setting.place(phase, None)
+            coordinates, written, log_density, _ = setting.locate(phase, None)
             np.testing.assert_allclose(written, values, rtol=1e-9, atol=1e-9)
             assert log_density == pytest.approx(density.at(values).model_log_density, rel=1e-9)
             again = setting.stand(values + 5.0, coordinates, None)

@@ -109,9 +109,9 @@ def funnel(size: int = SIZE) -> pm.Model:
 def hamiltonian_of(model: pm.Model) -> Any:
     """The Hamiltonian of a whole model in the dense SoftAbs metric."""
     step = RMHMC(metric=SoftAbsMetric(1e6, structure="dense"), step_size=0.1, n_steps=1, init="keep", model=model)
-    recipe = step._samplers[0].recipe
+    recipe = step._samplers[0].density
     recipe.bind(model.initial_point())
-    return recipe.setting(recipe.adapter.initial()).hamiltonian
+    return recipe.coordinates(recipe.adapter.initial()).hamiltonian
 
 
 class Calls:

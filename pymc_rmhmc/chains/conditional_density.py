@@ -22,13 +22,13 @@ from pymc_rmhmc.tuning.adaptation import Adapter, StepSize, StepSizeRule
 
 __all__ = [
     "REHEARSED_STEP",
+    "ConditionalDensity",
+    "ConditionalDensityBase",
     "Coordinates",
-    "HMCSetting",
-    "NormalSetting",
-    "Place",
-    "Recipe",
-    "RecipeBase",
-    "Setting",
+    "HMCCoordinates",
+    "Location",
+    "NormalCoordinates",
+    "Position",
     "Variables",
     "changed",
     "check_start",
@@ -36,7 +36,8 @@ __all__ = [
 
 type Array = NDArray[np.float64]
 type Point = dict[str, Array]
-type Coordinates = tuple[Array, ...]
+# What a state of a Hamiltonian is made of again, to the last bit.
+type Position = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Variables:
@@ -102,19 +103,17 @@ def check_start(name: str, point: Point) -> None:
         )
 
 
-# What a state of a Hamiltonian is made of again, to the last bit.
-
 # Of a trajectory that is made to compile its functions: too short to leave where it begins.
 REHEARSED_STEP = 1e-3
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a phase is.
 
     Attributes
     ----------
-    coordinates
-        What `Setting.stand` needs to stand there again.
+    position : tuple of arrays
+        What `Coordinates.stand` needs to stand there again.
     values : (k,) array
         The model's.
     log_density : float
@@ -124,20 +123,20 @@ class Place(NamedTuple):
         exponential has the mean p(y) under the approximation. nan where coordinates are of no such approximation.
     """
 
-    coordinates: Coordinates
+    position: Position
     values: Array
     log_density: float
     log_weight: float = math.nan
 
 
-class Setting[Tuned, Phase](Protocol):
-    """Coordinates and kernels for one state of tuning and one rest of the point.
+class Coordinates[Tuned, Phase](Protocol):
+    """Coordinates of the values, with kernels in them, for one state of tuning and one rest of the point.
 
-    A *phase* is a state of its kernels. Coordinates are what `stand` needs to stand at a phase again, to the last bit.
+    A *phase* is a state of the kernels. A position is what `stand` needs to stand at a phase again, to the last bit.
     """
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> Phase:
-        """Return a phase at the coordinates or, where they are None, at given values.
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> Phase:
+        """Return a phase at a known position or, where that is None, at given values.
 
         Raises
         ------
@@ -148,7 +147,7 @@ class Setting[Tuned, Phase](Protocol):
     def failure(self, phase: Phase) -> Failure:
         """Return why there is no density or gradient at a phase."""
 
-    def place(self, phase: Phase, values: Array | None) -> Place:
+    def locate(self, phase: Phase, values: Array | None) -> Location:
         """Return where a phase is; the model's values (k,) may be known."""
 
     def seen(self, phase: Phase) -> object:
@@ -164,16 +163,16 @@ class Setting[Tuned, Phase](Protocol):
         """Call what kernels call, with steps that are too short to leave; return a phase."""
 
 
-class NormalSetting[Tuned, Phase](Setting[Tuned, Phase], Protocol):
-    """A setting whose coordinates are standard normal in an approximation of the posterior."""
+class NormalCoordinates[Tuned, Phase](Coordinates[Tuned, Phase], Protocol):
+    """Coordinates that are standard normal in an approximation of the posterior."""
 
     def reference(self) -> ResidualReference:
         """Return the approximation beside the model, for estimates of the evidence."""
 
 
 @dataclass(slots=True)
-class HMCSetting[Phase]:
-    """What settings share whose phases are states of one Hamiltonian."""
+class HMCCoordinates[Phase]:
+    """What coordinates share whose phases are states of one Hamiltonian."""
 
     hamiltonian: Any
     plan: Plan
@@ -183,7 +182,7 @@ class HMCSetting[Phase]:
         return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)
 
     def acceptance(self, phase: Phase, step_size: float, rng: np.random.Generator) -> float:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return self._single(phase, step_size, rng).acceptance
 
     def single_step(self, phase: Phase, step_size: float, rng: np.random.Generator) -> Phase:
@@ -194,8 +193,8 @@ class HMCSetting[Phase]:
         return self.plan.trajectory.single_step(self.hamiltonian, self.plan.integrator, phase, step_size, rng)
 
 
-class Recipe[Tuned, Phase](Protocol):
-    """How settings are made. It remembers what it made for the point that it is bound to.
+class ConditionalDensity[Tuned, Phase](Protocol):
+    """The density of some variables given the others: it makes coordinates, and remembers those of its point.
 
     Attributes
     ----------
@@ -241,13 +240,13 @@ class Recipe[Tuned, Phase](Protocol):
         Returns
         -------
         bool
-            Whether settings that were made before are of no use now.
+            Whether coordinates that were made before are of no use now.
         dict
-            The values on which coordinates depend.
+            The values on which positions depend.
         """
 
-    def setting(self, tuned: Tuned) -> Setting[Tuned, Phase] | None:
-        """Return the setting for what is known, made if it was dropped; None where a chain must start first.
+    def coordinates(self, tuned: Tuned) -> Coordinates[Tuned, Phase] | None:
+        """Return coordinates for what is known, made if they were dropped; None where a chain must start first.
 
         Raises
         ------
@@ -256,7 +255,7 @@ class Recipe[Tuned, Phase](Protocol):
         """
 
     def drop(self) -> None:
-        """Drop the setting: what it was made of has changed, and the next one is as large."""
+        """Drop the coordinates: what they were made of has changed, and the next are as large."""
 
     def forget(self) -> None:
         """Drop everything that is rebuilt from a point and what is known."""
@@ -280,45 +279,45 @@ class Recipe[Tuned, Phase](Protocol):
         """Give states of tuning that are of no use, so that all that a chain calls can be called once."""
 
 
-class RecipeBase[Tuned, Made](ABC):
-    """A recipe whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them.
+class ConditionalDensityBase[Tuned, Made](ABC):
+    """A density whose fields with an underscore are memory: they are not pickled, since a worker rebuilds them.
 
-    It keeps the setting that was made last.
+    It keeps the coordinates that were made last.
     """
 
     plan: Plan
-    _setting: Made | None = None
+    _coordinates: Made | None = None
 
     @property
     def own(self) -> slice:
-        """See `Recipe`: all."""
+        """See `ConditionalDensity`: all."""
         return slice(None)
 
     @abstractmethod
     def forget(self) -> None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
 
     @abstractmethod
     def make(self, tuned: Tuned) -> Made:
-        """Return a setting of what is known now."""
+        """Return coordinates for what is known now."""
 
-    def setting(self, tuned: Tuned) -> Made | None:
-        """See `Recipe`."""
+    def coordinates(self, tuned: Tuned) -> Made | None:
+        """See `ConditionalDensity`."""
         return self.made(tuned)
 
     def made(self, tuned: Tuned) -> Made:
-        """Return the setting that was made last, or make one."""
-        if self._setting is None:
-            self._setting = self.make(tuned)
-        return self._setting
+        """Return the coordinates that were made last, or make some."""
+        if self._coordinates is None:
+            self._coordinates = self.make(tuned)
+        return self._coordinates
 
     def drop(self) -> None:
-        """See `Recipe`."""
-        self._setting = None
+        """See `ConditionalDensity`."""
+        self._coordinates = None
 
     @property
     def refits(self) -> bool:
-        """See `Recipe`: the sites, if the metric has some that are to be refitted."""
+        """See `ConditionalDensity`: the sites, if the metric has some that are to be refitted."""
         return self.plan.policy is not None and self.plan.policy.refit
 
     def __getstate__(self) -> dict[str, object]:

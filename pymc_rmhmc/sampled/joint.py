@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint_mode import approximate_jointly, laplace_sites_at, moving_sites
-from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.chains.recipe import (
+from pymc_rmhmc.chains.conditional_density import (
     REHEARSED_STEP,
-    Coordinates,
-    HMCSetting,
-    Place,
+    ConditionalDensityBase,
+    HMCCoordinates,
+    Location,
     Point,
-    RecipeBase,
+    Position,
     Variables,
     changed,
 )
+from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.plan import NEARNESS, Plan
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure, RMHMCError, listed
@@ -47,7 +47,7 @@ from pymc_rmhmc.sampled.checks import joint_start_error
 from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.joint_adapter import TURNS, HyperparameterAdapter, JointTuning, rough_sites
 
-__all__ = ["JointRecipe", "TrajectorySetting", "TurnsSetting"]
+__all__ = ["JointBlocksDensity", "JointCoordinates", "TurnCoordinates"]
 
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
@@ -67,8 +67,8 @@ MOST_SUSPECTS = 10
 
 
 @dataclass(slots=True)
-class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
-    """The density of (ϑ, z) for one set of sites and charts; see `Setting`.
+class JointCoordinatesBase[Phase: (JointPhase, TurnState)](HMCCoordinates[Phase]):
+    """The density of (ϑ, z) for one set of sites and charts; see `Coordinates`.
 
     Attributes
     ----------
@@ -84,9 +84,9 @@ class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
         volume = float(np.log(np.abs(chart.spread)).sum() + np.log(chart.factor.diagonal()).sum())
         self.log_constant = volume + 0.5 * self.target.n_theta * LOG_2PI
 
-    def stand(self, values: Array, coordinates: Coordinates | None, rng: np.random.Generator) -> Phase:
-        """See `Setting`."""
-        (position,) = (self.enter(values, rng),) if coordinates is None else coordinates
+    def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> Phase:
+        """See `Coordinates`."""
+        (position,) = (self.enter(values, rng),) if known is None else known
         return self.stand_at(position)
 
     def enter(self, values: Array, rng: np.random.Generator) -> Array:
@@ -99,7 +99,7 @@ class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
         """Return the phase at a (ϑ, z)."""
 
     def failure(self, phase: Phase) -> Failure:
-        """See `Setting`."""
+        """See `Coordinates`."""
         return phase.point.failure
 
     @abstractmethod
@@ -107,7 +107,7 @@ class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
         """Return the joint target's point."""
 
     def reference(self) -> ResidualReference:
-        """See `NormalSetting`."""
+        """See `NormalCoordinates`."""
         target = self.target
         return ResidualReference(
             self.hamiltonian.residual, target.size, self.log_constant,
@@ -118,24 +118,24 @@ class JointSetting[Phase: (JointPhase, TurnState)](HMCSetting[Phase]):
         """Return the model's variables at a point."""
         return np.concatenate((point.theta, *self.target.latents(point)))
 
-    def place(self, phase: Phase, values: Array | None) -> Place:
-        """See `Setting`."""
+    def locate(self, phase: Phase, values: Array | None) -> Location:
+        """See `Coordinates`."""
         point = self.seen(phase)
         if values is None:
             values = self.values_at(point)
         if point.failure:
-            return Place((point.position,), values, math.nan)
+            return Location((point.position,), values, math.nan)
         log_weight = point.log_density + self.log_constant
-        return Place((point.position,), values, self.target.model_log_density(point), log_weight)
+        return Location((point.position,), values, self.target.model_log_density(point), log_weight)
 
 
 @dataclass(slots=True)
-class TrajectorySetting(JointSetting[JointPhase]):
-    """Joint trajectories of (ϑ, z); see `Setting`."""
+class JointCoordinates(JointCoordinatesBase[JointPhase]):
+    """Joint trajectories of (ϑ, z); see `Coordinates`."""
 
     @classmethod
-    def of(cls, model: JointDensity, tuned: JointTuning, plan: Plan) -> TrajectorySetting:
-        """Return the setting of what is known."""
+    def of(cls, model: JointDensity, tuned: JointTuning, plan: Plan) -> JointCoordinates:
+        """Return the coordinates of what is known."""
         assert tuned.marginals is not None
         target = JointTarget(model, tuned.sites, tuned.marginals)
         compiled = compiled_coefficients(target)
@@ -153,11 +153,11 @@ class TrajectorySetting(JointSetting[JointPhase]):
         return phase.point
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[JointPhase]:
-        """See `Setting`: a joint trajectory."""
+        """See `Coordinates`: a joint trajectory."""
         return self.hmc(step_size.in_use(tuning=tuning))
 
     def rehearse(self, phase: JointPhase, step_size: float, rng: np.random.Generator) -> JointPhase:
-        """See `Setting`."""
+        """See `Coordinates`."""
         target, point = self.target, phase.point
         target.expectation(point.theta, [np.zeros(target.size - target.n_theta)])
         if target.density.of_likelihoods.size:
@@ -166,15 +166,15 @@ class TrajectorySetting(JointSetting[JointPhase]):
 
 
 @dataclass(slots=True)
-class TurnsSetting(JointSetting[TurnState]):
-    """Turns of ϑ along an emulator and of z; see `Setting`."""
+class TurnCoordinates(JointCoordinatesBase[TurnState]):
+    """Turns of ϑ along an emulator and of z; see `Coordinates`."""
 
-    joint: TrajectorySetting
+    joint: JointCoordinates
     turns: TurnMoves
 
     @classmethod
-    def of(cls, joint: TrajectorySetting, tuned: JointTuning) -> TurnsSetting:
-        """Return the setting of what is known."""
+    def of(cls, joint: JointCoordinates, tuned: JointTuning) -> TurnCoordinates:
+        """Return the coordinates of what is known."""
         assert tuned.emulator is not None
         turns = TurnMoves.of(joint.target, tuned.emulator, joint.plan.trajectory.path, tuned.parameters)
         return cls(joint.hamiltonian, joint.plan, joint.target, joint, turns)
@@ -188,7 +188,7 @@ class TurnsSetting(JointSetting[TurnState]):
         return phase.joint_point
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
-        """See `Setting`: turns, and before them what mends that many of them are rejected."""
+        """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
         rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
         assert held is not None
         need = TURNS.need(rejected)
@@ -202,13 +202,13 @@ class TurnsSetting(JointSetting[TurnState]):
         )
 
     def rehearse(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> TurnState:
-        """See `Setting`."""
+        """See `Coordinates`."""
         end: TurnState = self.turns.kernel(step_size, TURNS.rounds, both=2.0, parameters=2.0).step(phase, rng).state
         return end
 
 
-class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
-    """Hyperparameters and latent values; see `Recipe`.
+class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | TurnCoordinates]):
+    """Hyperparameters and latent values; see `ConditionalDensity`.
 
     Parameters
     ----------
@@ -241,15 +241,15 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
         self.forget()
 
     def forget(self) -> None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         self._key: Point | None = None
         self._point: Point = {}
         self._refused_at = ""
-        self._setting = None
+        self._coordinates = None
 
     @property
     def n_functions(self) -> int:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         return int(self.model.n_functions)
 
     def bind(self, point: Point) -> tuple[bool, Point]:
@@ -263,21 +263,21 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
         return key is not None, self._key
 
     def drop(self) -> None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         self._note_refused()
-        self._setting = None
+        self._coordinates = None
 
-    def setting(self, tuned: JointTuning) -> TrajectorySetting | TurnsSetting | None:
-        """See `Recipe`."""
+    def coordinates(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates | None:
+        """See `ConditionalDensity`."""
         return None if tuned.marginals is None else self.made(tuned)
 
-    def make(self, tuned: JointTuning) -> TrajectorySetting | TurnsSetting:
-        """See `RecipeBase`."""
-        joint = TrajectorySetting.of(self.model, tuned, self.plan)
-        return joint if tuned.emulator is None else TurnsSetting.of(joint, tuned)
+    def make(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates:
+        """See `ConditionalDensityBase`."""
+        joint = JointCoordinates.of(self.model, tuned, self.plan)
+        return joint if tuned.emulator is None else TurnCoordinates.of(joint, tuned)
 
     def start(self, tuned: JointTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         theta = values[: self.model.theta.size]
         try:
             self._fit(tuned, theta, rng)
@@ -307,8 +307,8 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
 
     def _draw_start(self, tuned: JointTuning, rng: np.random.Generator, values: Array) -> Array:
         """Draw from the approximation, with θ nearer its centre where the posterior is much lower than there."""
-        setting = self.made(tuned)
-        target = setting.target
+        coordinates = self.made(tuned)
+        target = coordinates.target
         position = rng.standard_normal(target.size)
         lowest = target.at(np.zeros(target.size)).log_density - FALL - target.n_theta
         for nearness in NEARNESS:
@@ -317,11 +317,11 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
             point = target.at(tried)
             # What a standard normal leaves is nearly constant where the approximation is good.
             if not point.failure and point.log_density > lowest:
-                return setting.values_at(point)
+                return coordinates.values_at(point)
         return values
 
     def start_error(self, point: Point) -> RMHMCError | None:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         theta = self.model.theta.pack(point)
         names = listed(self.model.rest_names, most=MOST_SUSPECTS)
         where = in_words(self.model.theta.unpack(theta))
@@ -334,7 +334,7 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
 
     def _note_refused(self) -> None:
         """Take from the target where it met no factor: it is replaced where other steps move what it depends on."""
-        target = None if self._setting is None else self._setting.target
+        target = None if self._coordinates is None else self._coordinates.target
         if target is not None and target.refused is not None:
             self._refused_at = in_words(self.model.theta.unpack(target.refused) | (self._key or {}))
             target.refused = None
@@ -349,13 +349,13 @@ class JointRecipe(RecipeBase[JointTuning, TrajectorySetting | TurnsSetting]):
         return found
 
     def curvatures(self, values: Array) -> set[str]:
-        """See `Recipe`."""
+        """See `ConditionalDensity`."""
         theta = values[: self.model.theta.size]
         rows = itertools.chain.from_iterable(self._likelihoods(theta))
         return set.intersection(*(set[str](likelihood.kinds) for likelihood in rows))
 
     def rehearsed(self, values: Array, rng: np.random.Generator) -> Iterator[JointTuning]:
-        """See `Recipe`: joint trajectories, and turns where there may be any."""
+        """See `ConditionalDensity`: joint trajectories, and turns where there may be any."""
         theta, own = values[: self.model.theta.size], self.model.of_likelihoods
         first = JointTuning(sites=tuple(self._rehearsed_sites(theta)), marginals=_rehearsed_chart(theta))
         yield first
