@@ -20,9 +20,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(200_000, 10, 20)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """PyMC's own functions are evaluated by Python in quick tests: a compiler takes up to seconds for each.
+
+    What this package compiles asks for its compiler. The statistical suite, the examples and the documentation leave
+    PyMC as users have it.
+    """
+    if item.get_closest_marker("slow") or "compiled_ahead" in item.fixturenames:
+        return (yield)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        return (yield)
+
+
 @pytest.fixture(scope="module")
 def pymc_by_python():
-    """In all tests of a file PyMC's own functions are evaluated by Python: a compiler takes seconds for each."""
+    """In all tests of a file PyMC's own functions are evaluated by Python, in slow ones too."""
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
 

@@ -142,10 +142,12 @@ def test_ranks_of_the_truth_are_uniform_with_sites_that_hinder(sites):
     assert 0.3 < acceptance < 0.9999
 
 
-# Every likelihood under a process, and one under coefficients.
+# Every likelihood has its ranks above, which see as small a bias. A long chain goes to the tails besides: of a
+# likelihood without a parameter, with one, with two, and read by derivatives, under a process and under coefficients.
 GEWEKE = [
-    *list(PROBLEMS)[: len(LIKELIHOODS)], "centred groups, negativebinomial_log", f"centred process, {LOGISTIC}"
-]
+    "centred process, poisson_log", "whitened process, studentt_identity", "centred groups, negativebinomial_log",
+    f"centred process, {LOGISTIC}",
+]  # fmt: skip
 
 
 def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndarray:
@@ -159,13 +161,12 @@ def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndar
     joint, d = problem.joint, problem.joint.theta.size
     sites, chart = [absurd_sites(problem.latents.n)], poor_chart(d)
     theta, values, y = problem.simulate(rng)
-    # With absurd sites the powers of a Weibull are soon out of reach.
-    trace, slopes, failures, step_size = [], [], 0, 0.25 if "weibull" in name else 0.4
+    trace, slopes, failures = [], [], 0
     for _ in range(n_draws):
         problem.observe(y)
         target = target_class(joint, [following(joint.blocks[0], d, sites[0])], chart)
         flow = GaussianHamiltonian(target)
-        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, step_size, rng)
+        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, 0.4, rng)
         failures += bool(outcome.failure)
         point = outcome.state.point
         theta, (values,) = point.theta, target.latents(point)
@@ -186,7 +187,7 @@ def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndar
 
 @pytest.mark.parametrize("name", GEWEKE)
 def test_successive_conditional_draws_have_the_prior(name):
-    # Some six hundred features in all: 5 standard errors is one false alarm in 3000 suites.
+    # Some two hundred features in all: 5 standard errors is one false alarm in 9000 suites.
     assert successive_conditional_draws(name).max() < 5.0
 
 
