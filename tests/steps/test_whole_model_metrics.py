@@ -97,8 +97,8 @@ def log_densities(model, idata) -> np.ndarray:
     ])
 
 
-# Every metric and every way once, and once more in the statistical suite; `tests/unit/test_metric_fields.py` has steps of
-# all metrics with all integrators.
+# Every metric and every way once, and once more in the statistical suite: `tests/unit/test_metric_fields.py` has steps
+# of all metrics with all integrators.
 QUICK = [("softabs", "leapfrog"), ("blocks", "nuts"), ("fisher", "tao"), ("graph", "midpoint")]
 SLOW = [("softabs", "nuts"), ("blocks", "leapfrog"), ("fisher", "midpoint"), ("graph", "tao")]
 
