@@ -177,7 +177,7 @@ MUTANTS = {
 def test_every_mutant_is_rejected(name):
     """Where the correct sampler passes above."""
     case, build, integrator = MUTANTS[name]
-    p_values = [calibrate(case, build, integrator, seed, LEVEL).p_value for seed in range(3)]
+    p_values = [calibrate(case, build, integrator, seed, LEVEL).p_value for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
