@@ -90,4 +90,4 @@ fuzz-models: for-dev
 	$(BIN)/python -m tests.fuzz --models 200
 
 fuzz-ten: for-dev
-	$(BIN)/python -m tests.fuzz --turn --budget 240 --share 30 --pairs 16 --no-shrink
+	$(BIN)/python -m tests.fuzz --turn --budget 240 --share 30 --no-shrink
