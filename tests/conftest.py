@@ -9,8 +9,35 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytensor
 import pytest
+from pytensor.graph.basic import equal_computations
+from pytensor.graph.traversal import ancestors
 
+from pymc_rmhmc.model import hyperparameters
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
+
+
+class CompiledOnce:
+    """Compiles a function of hyperparameters once a process: many tests build the same small models anew."""
+
+    MOST = 100  # a function is megabytes of code
+
+    def __init__(self) -> None:
+        self._made = []
+
+    def __call__(self, inputs, outputs, *, exact=False):
+        inputs, outputs = list(inputs), list(outputs)
+        types = [variable.type for variable in (*inputs, *outputs)]
+        key = (exact, len(inputs), types, sum(1 for _ in ancestors(outputs)))
+        for known, first, second, function in self._made:
+            if known == key and equal_computations(outputs, second, inputs, first):
+                return function
+        function = compile_outputs(inputs, outputs, exact=exact)
+        self._made = [*self._made[1 - self.MOST :], (key, inputs, outputs, function)]
+        return function
+
+
+hyperparameters.compile_outputs = CompiledOnce()
 
 
 def pytest_collection_finish() -> None:
@@ -20,9 +47,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(200_000, 10, 20)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """PyMC's own functions are evaluated by Python in quick tests: a compiler takes up to seconds for each.
+
+    What this package compiles asks for its compiler. The statistical suite, the examples and the documentation leave
+    PyMC as users have it.
+    """
+    if item.get_closest_marker("slow") or "compiled_ahead" in item.fixturenames:
+        return (yield)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        return (yield)
+
+
 @pytest.fixture(scope="module")
 def pymc_by_python():
-    """In all tests of a file PyMC's own functions are evaluated by Python: a compiler takes seconds for each."""
+    """In all tests of a file PyMC's own functions are evaluated by Python, in slow ones too."""
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
 
@@ -43,8 +83,9 @@ def without_a_compiler(monkeypatch):
 
 
 @pytest.fixture
-def compiled_ahead():
+def compiled_ahead(monkeypatch):
     """`RMHMC()` compiles everything that a chain may call, as it does for users."""
+    monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
 
 
 @pytest.fixture(autouse=True)

@@ -158,6 +158,12 @@ def test_a_model_that_takes_its_process_down_or_never_ends_is_a_failure(monkeypa
     assert ("processor" in verdict.says) == (ends is spinning)
 
 
+def test_a_model_that_takes_more_than_its_share_is_left(monkeypatch):
+    monkeypatch.setattr(running, "judge", spinning)
+    verdict = judge_apart(HIERARCHY, Limits(share=1))
+    assert (verdict.result, verdict.seconds) == ("left", 1)
+
+
 def test_a_run_goes_on_where_it_ended(monkeypatch, tmp_path):
     asked = []
 
@@ -177,3 +183,15 @@ def test_a_run_goes_on_where_it_ended(monkeypatch, tmp_path):
     assert "all of Toy" in said
     run(range(9), results, Limits(budget=-1.0))
     assert asked == [0, 1, 2, 3]
+    run(range(9), results, Limits(judged=5))
+    assert asked == [0, 1, 2, 3, 4]
+
+
+def test_models_that_are_left_are_replaced_by_others(monkeypatch, tmp_path):
+    results_of = {0: "passed", 1: "left"}
+    monkeypatch.setattr(running, "judge_apart", lambda tree, limits: Verdict(tree.seed, results_of[tree.seed % 2]))
+    monkeypatch.setattr(running, "warm", lambda tree: None)
+    monkeypatch.setattr(running, "_be_quiet", lambda: None)
+    results = tmp_path / "results.jsonl"
+    assert run(range(9), results, Limits(judged=3))[0] == 0
+    assert "5 models: 3 passed, 2 left" in summary(results)

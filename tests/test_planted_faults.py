@@ -111,6 +111,30 @@ def test_a_row_that_does_not_fit_is_an_error(nursery, planted, says):
         nursery.judge(planted)
 
 
+def test_tests_are_looked_at_in_one_process_and_each_has_its_own_verdict(root):
+    names = ("test_twice", "test_that_is_wrong", "test_slowly")
+    for more in ((), ("test_of_no_name",)):  # with one that pytest does not find it would run none
+        passed: dict[str, str] = {}
+        made = Nursery(root, passed=passed)
+        made.pass_without([f"test_it.py::{name}" for name in (*names, *more)])
+        made.close()
+        said = [passed[f"test_it.py::{name}"] for name in names]
+        assert said[0] == ""
+        assert "AssertionError" in said[1]
+        assert "is not in the quick suite" in said[2]
+
+
+def test_compiled_code_is_made_of_what_compiles_and_of_what_that_imports(tmp_path):
+    for name, text in {
+        "loops": "from pymc_rmhmc.linalg.compiled.compilation import compiled\nfrom pymc_rmhmc.room import numbers\n",
+        "room/numbers": "HALF = 0.5\n", "room/__init__": "", "others": "from pymc_rmhmc.loops import turn\n",
+    }.items():  # fmt: skip
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert Sources(tmp_path).compiled_in == {"loops.py", "room/numbers.py", "room/__init__.py"}
+
+
 def test_problems_are_told_without_running_anything(root):
     rows = [fault("5 * x", "1"), fault("2 * x", "2 *"), fault("2 * x", "3 * x", "test_of_no_name")]
     said = problems_of(rows, root)

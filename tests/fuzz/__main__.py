@@ -15,6 +15,7 @@ CHEAP = {
     "NUMBA_OPT": "1", "NUMBA_CACHE_DIR": str(FOLDER / "numba"), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
     "PYTENSOR_FLAGS": f"base_compiledir={FOLDER / 'pytensor'}",
 }  # fmt: skip
+# A turn judges ten models; those that are left on the way are replaced by as many of the next turn's.
 BY_TURNS, TURNS = 10, 100
 
 
@@ -34,12 +35,13 @@ def main() -> int:
     if asked.summary:
         print(summary(results))
         return 0
-    first, count = asked.first, asked.models
+    first, count, judged = asked.first, asked.models, None
     if asked.turn:
-        commit = _commit()
-        first, count, results = BY_TURNS * (commit % TURNS), BY_TURNS, FOLDER / f"turn-{commit:08x}.jsonl"
-    print(f"Models {first} to {first + count - 1}; results in {results.relative_to(ROOT)}", flush=True)
-    limits = Limits(asked.seconds, asked.budget, shrink=not asked.no_shrink, pairs=asked.pairs)
+        commit, judged = _commit(), BY_TURNS
+        first, count, results = BY_TURNS * (commit % TURNS), 2 * BY_TURNS, FOLDER / f"turn-{commit:08x}.jsonl"
+    said = f"{judged} of models" if judged else "Models"
+    print(f"{said} {first} to {first + count - 1}; results in {results.relative_to(ROOT)}", flush=True)
+    limits = Limits(asked.seconds, asked.budget, not asked.no_shrink, asked.pairs, judged, asked.share)
     failed, minutes = run(range(first, first + count), results, limits)
     print(summary(results))
     print(f"{minutes:.1f} minutes, {failed} failed")
@@ -53,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--turn", action="store_true", help="ten of the first thousand, by the commit's hash")
     parser.add_argument("--results", metavar="FILE", default="results.jsonl", help="models in it are not done again")
     parser.add_argument("--seconds", metavar="S", type=int, default=300, help="of processor time for a model")
+    parser.add_argument("--share", metavar="S", type=int, help="leave a model after so much processor time")
     parser.add_argument("--budget", metavar="S", type=float, help="begin no model after so many seconds")
     parser.add_argument("--pairs", metavar="N", type=int, default=24, help="draws of θ and y a model; 24 by default")
     parser.add_argument("--no-shrink", action="store_true", help="leave failing models as they are")

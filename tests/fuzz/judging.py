@@ -41,7 +41,8 @@ class Verdict:
     ----------
     seed : int
     result : str
-        "passed"; "refused" with a typed error; "failed"; "invalid", which PyMC itself cannot build or draw from.
+        "passed"; "refused" with a typed error; "failed"; "invalid", which PyMC itself cannot build or draw from;
+        "left" after its share of a short run.
     kind : str
         Of a failure: "error", "nameless", "law", "lp" or "reach".
     says : str

@@ -49,12 +49,24 @@ class Limits:
         Whether failing models are made smaller.
     pairs : int
         Pairs (θ, y) of a first look; a few find errors alone.
+    judged : int or None
+        How many models are judged, of which those that are left are none.
+    share : int or None
+        Seconds of processor time after which a model is left, neither passed nor failed: in a short run of few models
+        one whose functions take minutes to compile must not be the only one.
     """
 
     seconds: int = 300
     budget: float | None = None
     shrink: bool = True
     pairs: int = FIRST
+    judged: int | None = None
+    share: int | None = None
+
+    @property
+    def allowed(self) -> int:
+        """Seconds of processor time for a model."""
+        return self.seconds if self.share is None else min(self.share, self.seconds)
 
 
 def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float]:
@@ -64,9 +76,9 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
     _be_quiet()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and take the model's process along
     warm(random_tree(WARM))  # before the first is forked
-    started, failed = time.monotonic(), 0
+    started, failed, judged = time.monotonic(), 0, 0
     for seed in seeds:
-        if limits.budget is not None and time.monotonic() - started > limits.budget:
+        if judged == limits.judged or (limits.budget is not None and time.monotonic() - started > limits.budget):
             break
         row = done.get(seed)
         if row is None:
@@ -75,6 +87,7 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
                 file.write(json.dumps(row) + "\n")
             print(_told(row), flush=True)
         failed += row["result"] == "failed"
+        judged += row["result"] != "left"
     return failed, (time.monotonic() - started) / 60.0
 
 
@@ -108,7 +121,7 @@ def judge_apart(tree: Tree, limits: Limits) -> Verdict:
     def work() -> None:
         spent = int(time.process_time())
         # Processor time: a busy machine makes no model endless.
-        resource.setrlimit(resource.RLIMIT_CPU, (spent + limits.seconds, spent + limits.seconds + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (spent + limits.allowed, spent + limits.allowed + 5))
         there.send(judge(tree, limits.pairs, SECONDS * limits.pairs / FIRST))
 
     worker = _FORK.Process(target=work, daemon=True)
@@ -121,7 +134,10 @@ def judge_apart(tree: Tree, limits: Limits) -> Verdict:
     except EOFError:
         worker.join()
         if worker.exitcode == -signal.SIGXCPU:
-            return Verdict(tree.seed, "failed", "no end", f"no end after {limits.seconds} s of processor time")
+            said = f"no end after {limits.allowed} s of processor time"
+            if limits.allowed < limits.seconds:
+                return Verdict(tree.seed, "left", says=said, seconds=limits.allowed)
+            return Verdict(tree.seed, "failed", "no end", said)
         return Verdict(tree.seed, "failed", "crash", f"the process ended with {worker.exitcode}")
     finally:
         if worker.is_alive():

@@ -29,6 +29,7 @@ from tests.model.conftest import (
     exact_log_density,
     gp_prior,
 )
+from tests.unit.test_general_chart import by_python
 
 # Scan, in the prior of an LKJ factor, asks PyTensor for a BLAS of its own.
 pytestmark = [
@@ -98,6 +99,9 @@ def log_density(compiled, point) -> float:
 
 # A scan is compiled for it.
 FOR_LONG = {"mvnormal_lkj"}
+# What nobody has registered is compiled from its graph, which takes seconds for each function: two of them are, and of
+# the others the graph is asked.
+COMPILED = {"unregistered", "unregistered_coefficients"}
 
 
 @pytest.fixture(
@@ -107,7 +111,10 @@ FOR_LONG = {"mvnormal_lkj"}
 def case(request, pymc_by_python):
     """A model of the table, compiled once for all tests of this file."""
     model = MODELS[request.param]()
-    return request.param, model, compile_model(read_structure(model))
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param not in COMPILED:
+            patch.setattr("pymc_rmhmc.model.likelihoods.fallback.compile_outputs", by_python)
+        yield request.param, model, compile_model(read_structure(model))
 
 
 def test_log_density_is_the_models(case):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import queue
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.mutants.planting import Mutant, Nursery, TableError, Verdict, problems_of
@@ -79,51 +81,65 @@ def _tenth(asked: str) -> tuple[int, str]:
 
 def _judged(chosen: list[Mutant], n_workers: int) -> dict[str, tuple[str, str]]:
     """What became of every fault, by name."""
-    waiting, n_groups = _grouped(chosen)
+    groups = _grouped(chosen)
     results: dict[str, tuple[str, str]] = {}
+    passed: dict[str, str] = {}
     stopped = threading.Event()
-    workers = [
-        threading.Thread(target=_work, args=(waiting, results, stopped))
-        for _ in range(max(1, min(n_workers, n_groups)))
-    ]
-    for worker in workers:
-        worker.start()
+    nurseries = [Nursery(ROOT, passed=passed) for _ in range(max(1, min(n_workers, len(groups))))]
     try:
-        for worker in workers:
-            worker.join()
-    finally:  # after an interrupt what is running ends, and nothing more is begun
-        stopped.set()
+        shares = [groups[i :: len(nurseries)] for i in range(len(nurseries))]
+        _together([partial(_pass_without, *each) for each in zip(nurseries, shares, strict=True)], stopped)
+        waiting: queue.SimpleQueue[list[Mutant]] = queue.SimpleQueue()
+        for group in groups:
+            waiting.put(group)
+        _together([partial(_work, nursery, waiting, results, stopped) for nursery in nurseries], stopped)
+    finally:
+        for nursery in nurseries:
+            nursery.close()
     for mutant in chosen:  # a worker that died has said why
         results.setdefault(mutant.name, ("NOT RUN", "its worker ended"))
     return results
 
 
-def _grouped(chosen: list[Mutant]) -> tuple[queue.SimpleQueue[list[Mutant]], int]:
+def _pass_without(nursery: Nursery, groups: list[list[Mutant]]) -> None:
+    """Look whether the tests of groups pass as the code is."""
+    nursery.pass_without(list(dict.fromkeys(mutant.test for group in groups for mutant in group)))
+
+
+def _together(calls: list[Callable[[], None]], stopped: threading.Event) -> None:
+    """Make calls at once, each in a thread; after an interrupt what is running ends, and nothing more is begun."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        raise
+
+
+def _grouped(chosen: list[Mutant]) -> list[list[Mutant]]:
     """Faults by the file of their test, the most first: one worker takes all of them, and compiles once."""
     by_file = defaultdict(list)
     for mutant in chosen:
         by_file[mutant.test.partition("::")[0]].append(mutant)
-    waiting: queue.SimpleQueue[list[Mutant]] = queue.SimpleQueue()
-    for together in sorted(by_file.values(), key=len, reverse=True):
-        waiting.put(together)
-    return waiting, len(by_file)
+    return sorted(by_file.values(), key=len, reverse=True)
 
 
 def _work(
-    waiting: queue.SimpleQueue[list[Mutant]], results: dict[str, tuple[str, str]], stopped: threading.Event
-) -> None:
+    nursery: Nursery, waiting: queue.SimpleQueue[list[Mutant]], results: dict[str, tuple[str, str]],
+    stopped: threading.Event,
+) -> None:  # fmt: skip
     """Take groups until there are none."""
-    nursery = Nursery(ROOT)
-    try:
+    with contextlib.suppress(queue.Empty):
         while True:
             for mutant in waiting.get_nowait():
                 if stopped.is_set():
                     return
                 results[mutant.name] = _timed(nursery.judge, mutant)
-    except queue.Empty:
-        pass
-    finally:
-        nursery.close()
 
 
 def _timed(judge: Callable[[Mutant], tuple[Verdict, str]], mutant: Mutant) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,14 +18,14 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
-from pymc_rmhmc.linalg.compiled.compilation import COMPILED_ROOMS
-
 __all__ = ["Mutant", "Nursery", "Place", "Sources", "TableError", "Verdict", "problems_of"]
 
 PACKAGE = "pymc_rmhmc"
 # A test that pytest stops for something else than what it asserts has found nothing.
 RIGHT_REASONS = ("AssertionError", "Failed")  # the second is pytest's, where an error was not raised
 SECONDS = 400.0
+# What a file with compiled code imports.
+COMPILING = re.compile(r"compiled\.compilation import|^import numba|^from numba|^from llvmlite", re.MULTILINE)
 
 
 class TableError(Exception):
@@ -129,8 +130,26 @@ class Sources:
         edited = self._text_of(place).replace(mutant.old, mutant.new)
         return place.file, "".join([*lines[: place.first], edited, *lines[place.last :]])
 
+    @cached_property
+    def compiled_in(self) -> set[str]:
+        """The files whose text may be part of compiled code: those that compile, and what these import."""
+        modules = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in self.texts}
+        compiling = {file for file, text in self.texts.items() if COMPILING.search(text)}
+        names = {name for file in compiling for name in _imported(ast.parse(self.texts[file]))}
+        # Of `from a.b import c` both a.b and a.b.c may be a file.
+        return compiling | {modules[name] for name in names if name in modules}
+
     def _text_of(self, place: Place) -> str:
         return "".join(self.texts[place.file].splitlines(keepends=True)[place.first : place.last])
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """The names in the package that a file imports, without the package's own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
+            module = (node.module or "").removeprefix(f"{PACKAGE}.")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def _defined(tree: ast.AST, path: str, file: str) -> Iterator[Place]:
@@ -172,16 +191,20 @@ class Nursery:
     Parameters
     ----------
     root : Path
-        What is copied.
+        What is copied, with what Numba has kept there of the package's compiled code.
     python : str, optional
         The interpreter.
+    passed : dict, optional
+        What is known of tests without an edit, which nurseries may share: "" where one passes, or what is wrong.
     """
 
-    def __init__(self, root: Path, python: str = sys.executable) -> None:
+    def __init__(self, root: Path, python: str = sys.executable, passed: dict[str, str] | None = None) -> None:
         self._python = python
+        self._passed = {} if passed is None else passed
+        self._stamp = ""  # of the code without an edit, as its first test tells it
         self._folder = Path(tempfile.mkdtemp(prefix="mutants-")).resolve()
         self._copy = self._folder / "copy"
-        unwanted = shutil.ignore_patterns("__pycache__", ".*")
+        unwanted = shutil.ignore_patterns("*.pyc", ".*")
         for name in (PACKAGE, "tests"):
             shutil.copytree(root / name, self._copy / name, ignore=unwanted)
         shutil.copy2(root / "pyproject.toml", self._copy)
@@ -189,7 +212,6 @@ class Nursery:
         plugins.mkdir()
         shutil.copy2(Path(__file__).with_name("reported.py"), plugins / "mutants_reported.py")
         self._sources = Sources(self._copy / PACKAGE)
-        self._passed: dict[str, str] = {}
 
     def close(self) -> None:
         """Remove the folder."""
@@ -204,9 +226,12 @@ class Nursery:
             If the edit does not fit the file, or the test does not pass without it.
         """
         file, text = self._sources.planted(mutant)
-        self._pass_without(mutant.test)
-        with self._planted(file, text), self._cache_for(file) as cache:
-            status, found = self._run(mutant.test, cache)
+        if mutant.test not in self._passed:
+            self.pass_without([mutant.test])
+        if self._passed[mutant.test]:
+            raise TableError(self._passed[mutant.test])
+        with self._planted(file, text), self._code_for(file) as settings:
+            status, found = self._run([mutant.test], settings, "-x")
         if status == 0:
             return Verdict.SURVIVED, "its test passes"
         failed = [test for test in found if test["outcome"] == "failed"]
@@ -217,20 +242,24 @@ class Nursery:
                 return Verdict.BROKEN, f"in {test['when']}: {test['says']}"
         return Verdict.KILLED, failed[0]["says"]
 
-    def _pass_without(self, test: str) -> None:
-        """Look once whether a test passes as the code is."""
-        if test not in self._passed:
-            status, found = self._run(test, self._folder / "cache")
-            others = [each["says"] or each["outcome"] for each in found if each["outcome"] != "passed"]
-            if status != 0 or others or not found:
+    def pass_without(self, tests: list[str]) -> None:
+        """Look whether tests pass as the code is, in one process: to begin one takes longer than most tests do."""
+        status, found = self._run(tests, {})
+        if len(tests) > 1 and (status not in (0, 1) or not found):  # a test that is not there, or takes all down
+            for test in tests:
+                self.pass_without([test])
+            return
+        for test in tests:
+            node = f"tests/{test}"
+            own = [each for each in found if node in (each["test"], each["test"].partition("[")[0])]
+            others = [each["says"] or each["outcome"] for each in own if each["outcome"] != "passed"]
+            if others or not own:
                 said = others[0] if others else f"pytest ended with {status}"
                 self._passed[test] = f"{test} does not pass without an edit: {said}"
-            elif any(each["slow"] for each in found):
+            elif any(each["slow"] for each in own):
                 self._passed[test] = f"{test} is not in the quick suite"
             else:
                 self._passed[test] = ""
-        if self._passed[test]:
-            raise TableError(self._passed[test])
 
     @contextlib.contextmanager
     def _planted(self, file: str, text: str) -> Iterator[None]:
@@ -247,38 +276,44 @@ class Nursery:
             self._forget_bytecode(path)
 
     @contextlib.contextmanager
-    def _cache_for(self, file: str) -> Iterator[Path]:
-        """Where Numba keeps what it compiles: after an edit in a compiled room, nothing yet."""
-        if file.partition("/")[0] not in COMPILED_ROOMS:
-            yield self._folder / "cache"
+    def _code_for(self, file: str) -> Iterator[dict[str, str]]:
+        """Settings of where Numba keeps what it compiles, while a file is another.
+
+        After an edit of what may be compiled in, nothing is kept yet. An edit of any other file leaves compiled code as
+        it was, though its stamp says otherwise.
+        """
+        if file not in self._sources.compiled_in:
+            yield {"MUTANTS_STAMP": self._stamp}
             return
         with tempfile.TemporaryDirectory(dir=self._folder) as fresh:
-            yield Path(fresh)
+            yield {"NUMBA_CACHE_DIR": fresh}
 
     @staticmethod
     def _forget_bytecode(path: Path) -> None:
         for kept in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             kept.unlink()
 
-    def _run(self, test: str, cache: Path) -> tuple[int | None, list[dict]]:
-        """Run a test in the copy: pytest's exit status, None where it did not end, and what it reported."""
+    def _run(self, tests: list[str], settings: dict[str, str], *options: str) -> tuple[int | None, list[dict]]:
+        """Run tests in the copy: pytest's exit status, None where it did not end, and what it reported."""
         report = self._folder / "report.json"
         report.unlink(missing_ok=True)
         command = [
-            self._python, "-m", "pytest", "-q", "-x", "-p", "mutants_reported", "-p", "no:cacheprovider",
-            f"tests/{test}",
+            self._python, "-m", "pytest", "-q", "-p", "mutants_reported", "-p", "no:cacheprovider", *options,
+            *(f"tests/{test}" for test in tests),
         ]  # fmt: skip
         paths = os.pathsep.join(map(str, (self._copy, self._folder / "plugins")))
         environment = os.environ | {
-            "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(cache), "MUTANTS_REPORT": str(report),
+            "PYTHONPATH": paths, "MUTANTS_REPORT": str(report),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # no test needs them, and they take seconds
         }  # fmt: skip
+        for name in ("NUMBA_CACHE_DIR", "MUTANTS_STAMP"):  # beside the files, where the copy has what was kept
+            environment.pop(name, None)
         with subprocess.Popen(
-            command, cwd=self._copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command, cwd=self._copy, env=environment | settings, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         ) as process:  # fmt: skip
             try:
-                status = process.wait(SECONDS)
+                status = process.wait(SECONDS * len(tests))
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
@@ -288,5 +323,6 @@ class Nursery:
             return status, []
         found = json.loads(report.read_text())
         if found["package"] is not None and not Path(found["package"]).is_relative_to(self._copy):
-            raise TableError(f"{test} has imported {found['package']} in place of the copy.")
+            raise TableError(f"{tests[0]} has imported {found['package']} in place of the copy.")
+        self._stamp = self._stamp or found["stamp"]
         return status, found["tests"]

@@ -1,7 +1,13 @@
-"""A plugin of pytest that writes what became of each test to the file that ``MUTANTS_REPORT`` names."""
+"""A plugin of pytest that writes what became of each test to the file that ``MUTANTS_REPORT`` names.
+
+Compiled code is kept under a stamp of the files that it is made of. Where an edit is none of theirs, ``MUTANTS_STAMP``
+is the stamp without it.
+"""
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import sys
@@ -9,7 +15,30 @@ from pathlib import Path
 
 import pytest
 
+COMPILATION = "pymc_rmhmc.linalg.compiled.compilation"
 _seen: list[dict] = []
+
+
+class _Stamped(importlib.abc.MetaPathFinder):
+    """Finds the module that compiles, and gives it a stamp as soon as it is there, before it compiles anything."""
+
+    def find_spec(self, name, path, target=None):
+        if name != COMPILATION:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def execute_and_stamp(module):
+            execute(module)
+            stamp = tuple(json.loads(os.environ["MUTANTS_STAMP"]))
+            module._stamp = lambda: stamp
+
+        spec.loader.exec_module = execute_and_stamp
+        return spec
+
+
+if os.environ.get("MUTANTS_STAMP"):
+    sys.meta_path.insert(0, _Stamped())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,6 +58,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionfinish(session, exitstatus):
-    package = sys.modules.get("pymc_rmhmc")
-    found = {"package": getattr(package, "__file__", None), "tests": _seen}
+    package, compilation = sys.modules.get("pymc_rmhmc"), sys.modules.get(COMPILATION)
+    stamp = json.dumps(compilation._stamp()) if hasattr(compilation, "_stamp") else ""
+    found = {"package": getattr(package, "__file__", None), "tests": _seen, "stamp": stamp}
     Path(os.environ["MUTANTS_REPORT"]).write_text(json.dumps(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import arviz as az
 import numpy as np
+import nutpie
 import pymc as pm
 import pytest
 
@@ -47,27 +48,30 @@ def test_moments_are_those_of_a_grid(options):
         assert abs(values.mean() - exact) < 4.5 * float(az.mcse(values))
 
 
+def classes(*, reparameterize: bool) -> pm.Model:
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    y = (np.random.default_rng(0).random(20) < 0.5).astype(int)
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=6.0 * pm.gp.cov.ExpQuad(1, ls=0.2))
+        pm.Bernoulli("y", logit_p=gp.prior("f", X=x, reparameterize=reparameterize), observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def nuts():
+    """A long run, for all that is compared with it."""
+    return nutpie.sample(
+        nutpie.compile_pymc_model(classes(reparameterize=True)), draws=3000, tune=800, chains=2, cores=1, seed=7,
+        progress_bar=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("options", [{}, {"metric": "hessian"}], ids=["flat", "hessian"])
-def test_a_long_run_of_nuts_agrees(options):
-    n, rng = 20, np.random.default_rng(0)
-    x = np.linspace(0.0, 1.0, n)[:, None]
-    y = (rng.random(n) < 0.5).astype(int)
-
-    def build(reparameterize):
-        with pm.Model() as model:
-            gp = pm.gp.Latent(cov_func=6.0 * pm.gp.cov.ExpQuad(1, ls=0.2))
-            f = gp.prior("f", X=x, reparameterize=reparameterize)
-            pm.Bernoulli("y", logit_p=f, observed=y)
-        return model
-
-    centred = build(False)
+def test_a_long_run_of_nuts_agrees(options, nuts):
+    centred = classes(reparameterize=False)
     with centred:
         step = RMHMC(**options)
     ours = draw(centred, step, draws=1500, tune=300, chains=2)
-    whitened = build(True)
-    with whitened:
-        nuts_step = pm.NUTS()
-    nuts = draw(whitened, nuts_step, draws=3000, tune=800, chains=2)
     frame = compare({"ours": ours, "NUTS": nuts}, var_names=["f"])
     # Twenty means: 4 Monte Carlo errors is one false alarm in 800 runs.
     assert frame.loc["ours", "mean difference"] < 4.0

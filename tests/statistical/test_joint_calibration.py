@@ -89,13 +89,15 @@ def calibrate_absurdly(problem: Problem, target_class=JointTarget, seed: int = 1
     return calibrate(problem, target_class, seed, sites, n_steps=4, step_size=0.3, trend=trend)
 
 
-def test_every_registered_likelihood_is_calibrated():
-    ours = {n for n, entry in registered_likelihoods().items() if entry.terms.__module__.startswith("pymc_rmhmc")}
-    others = {*BY_DERIVATIVES, *WITH_A_RATE}
-    assert ours == {problem.likelihood for problem in PROBLEMS.values()} - others
+# Likelihoods that another form has as well: their process is that of the others, and two of them are in a trend or in
+# the chains of Geweke's test.
+AGAIN = {
+    "centred process, bernoulli_logit", "centred process, binomial_logit", "centred process, poisson_log",
+    "fixed process, negativebinomial_log", "centred process, normal_identity", "whitened process, studentt_identity",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in AGAIN])
 def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
     problem = PROBLEMS[name]
     by_values = isinstance(problem.latents, Mixed | Each | Shrunk | Warped | Beside)
@@ -108,11 +110,9 @@ def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name):
 
 # Of every form of a prior one, with a power besides and without.
 ALONG_A_TREND = [
-    "centred process, bernoulli_logit", "whitened process, bernoulli_probit", "centred process, normal_identity",
-    "centred groups, negativebinomial_log", "more coefficients than data, poisson_log",
+    "whitened process, bernoulli_probit", "centred process, normal_identity", "centred groups, negativebinomial_log",
     "sum of two vectors, negativebinomial_log", "coefficients of warped inputs, poisson_log",
-    "process beside warped slopes, normal_identity", "grid, poisson_log",
-    "rows, normal_identity",
+    "process beside warped slopes, normal_identity", "grid, poisson_log", "rows, normal_identity",
 ]  # fmt: skip
 
 
@@ -122,6 +122,12 @@ def test_ranks_of_the_truth_are_uniform_whatever_the_trend(name):
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.5 < acceptance < 0.9999
+
+
+def test_every_registered_likelihood_is_calibrated():
+    ours = {n for n, entry in registered_likelihoods().items() if entry.terms.__module__.startswith("pymc_rmhmc")}
+    others = {*BY_DERIVATIVES, *WITH_A_RATE}
+    assert ours == {PROBLEMS[name].likelihood for name in PROBLEMS if name not in AGAIN} - others
 
 
 WORSE = {
@@ -142,10 +148,12 @@ def test_ranks_of_the_truth_are_uniform_with_sites_that_hinder(sites):
     assert 0.3 < acceptance < 0.9999
 
 
-# Every likelihood under a process, and one under coefficients.
+# Every likelihood has its ranks above, which see as small a bias. A long chain goes to the tails besides: of a
+# likelihood without a parameter, with one, with two, and read by derivatives, under a process and under coefficients.
 GEWEKE = [
-    *list(PROBLEMS)[: len(LIKELIHOODS)], "centred groups, negativebinomial_log", f"centred process, {LOGISTIC}"
-]
+    "centred process, poisson_log", "whitened process, studentt_identity", "centred groups, negativebinomial_log",
+    f"centred process, {LOGISTIC}",
+]  # fmt: skip
 
 
 def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndarray:
@@ -159,13 +167,12 @@ def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndar
     joint, d = problem.joint, problem.joint.theta.size
     sites, chart = [absurd_sites(problem.latents.n)], poor_chart(d)
     theta, values, y = problem.simulate(rng)
-    # With absurd sites the powers of a Weibull are soon out of reach.
-    trace, slopes, failures, step_size = [], [], 0, 0.25 if "weibull" in name else 0.4
+    trace, slopes, failures = [], [], 0
     for _ in range(n_draws):
         problem.observe(y)
         target = target_class(joint, [following(joint.blocks[0], d, sites[0])], chart)
         flow = GaussianHamiltonian(target)
-        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, step_size, rng)
+        outcome = transition(flow, INTEGRATOR, flow.state(target.enter(theta, [values], rng)), 4, 0.4, rng)
         failures += bool(outcome.failure)
         point = outcome.state.point
         theta, (values,) = point.theta, target.latents(point)
@@ -186,7 +193,7 @@ def successive_conditional_draws(name: str, target_class=JointTarget) -> np.ndar
 
 @pytest.mark.parametrize("name", GEWEKE)
 def test_successive_conditional_draws_have_the_prior(name):
-    # Some six hundred features in all: 5 standard errors is one false alarm in 3000 suites.
+    # Some two hundred features in all: 5 standard errors is one false alarm in 9000 suites.
     assert successive_conditional_draws(name).max() < 5.0
 
 
@@ -304,7 +311,7 @@ def calibrate_in_cell(
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_rejected(name):
     problem, mutant = MUTANTS[name]
-    p_values = [calibrate_in_cell(problem, mutant, seed, LEVEL)[0] for seed in range(3)]
+    p_values = [calibrate_in_cell(problem, mutant, seed, LEVEL)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 
@@ -318,7 +325,7 @@ TRENDS = {
 
 @pytest.mark.parametrize(("problem", "trend"), TRENDS.values(), ids=TRENDS)
 def test_a_trend_that_the_evidence_does_not_follow_is_rejected(problem, trend):
-    p_values = [calibrate_in_cell(problem, WithoutTheSitesMoving, seed, LEVEL, trend)[0] for seed in range(3)]
+    p_values = [calibrate_in_cell(problem, WithoutTheSitesMoving, seed, LEVEL, trend)[0] for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
 
 

@@ -21,7 +21,8 @@ from tests.unit.toys import coarse_gram
 
 pytestmark = pytest.mark.slow
 
-COUNT, SEEDS, REJECT = 300, 20, 1e-3
+# That a right sampler passes is tested with eight times as many draws in `test_stationarity`.
+COUNT, SEEDS, RIGHT_SEEDS, REJECT = 300, 20, 5, 1e-3
 
 
 class MutantField(LatentField):
@@ -178,8 +179,8 @@ def test_the_correct_sampler_passes_where_the_mutants_fail(cell, integrator):
     target = make_target(cell)
     p_values = [
         stationarity(target, hamiltonian_of(target, cell.metric), integrator, cell, COUNT, seed).p_value
-        for seed in range(SEEDS)
+        for seed in range(RIGHT_SEEDS)
     ]
-    # Bonferroni's p-values are at least uniform: the smallest of twenty is above 1e-3 in 98 % of suites, and
-    # the seeds are fixed.
+    # Bonferroni's p-values are at least uniform: the smallest of five is above 1e-3 in 99.5 % of suites, and the seeds
+    # are fixed.
     assert min(p_values) > REJECT, p_values

@@ -37,9 +37,9 @@ pytestmark = pytest.mark.slow
 
 N = 8
 MEAN = np.linspace(-0.4, 0.4, N)
-# Nine tests of correct samplers: together a false alarm in a thousand choices of their seeds, which are fixed. The 3
+# Seven tests of correct samplers: together a false alarm in a thousand choices of their seeds, which are fixed. The 3
 # is for the test's own tail: with a hundred simulations it is up to three times the chi-square's that far out.
-LEVEL = 1e-3 / 9 / 3
+LEVEL = 1e-3 / 7 / 3
 
 
 @dataclass(frozen=True)
@@ -177,15 +177,8 @@ MUTANTS = {
 def test_every_mutant_is_rejected(name):
     """Where the correct sampler passes above."""
     case, build, integrator = MUTANTS[name]
-    p_values = [calibrate(case, build, integrator, seed, LEVEL).p_value for seed in range(3)]
+    p_values = [calibrate(case, build, integrator, seed, LEVEL).p_value for seed in range(2)]
     assert max(p_values) < LEVEL, p_values
-
-
-MODELS = {
-    "bernoulli_logit": lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y),
-    "poisson_log": lambda f, y: pm.Poisson("y", mu=pm.math.exp(f), observed=y),
-    "negativebinomial_log": lambda f, y: pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=2.0, observed=y),
-}
 
 
 def run_step(step: RMHMC, start: dict, rng: np.random.Generator, tune: int = 40, thin: int = 2):
@@ -202,13 +195,13 @@ def run_step(step: RMHMC, start: dict, rng: np.random.Generator, tune: int = 40,
     return draws, failures
 
 
-@pytest.mark.parametrize("likelihood", MODELS)
-def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform(likelihood):
-    case, rng = flat(likelihood), np.random.default_rng(3)
+def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
+    """With a constant of the likelihood; `test_joint` has its like where hyperparameters are free."""
+    case, rng = flat("negativebinomial_log"), np.random.default_rng(3)
     with pm.Model() as model:
         data = pm.Data("data", np.ones(N, dtype=int))
         f = pm.MvNormal("f", MEAN, cov=case.covariance)
-        MODELS[likelihood](f, data)
+        pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=2.0, observed=data)
         step = RMHMC()
     ranks, of_shifted, failures = [], [], 0
     for _ in range(case.simulations):

@@ -473,7 +473,7 @@ def test_two_modes_are_told_and_found_by_tempering():
     for method in ("auto", "annealing"):
         with pytest.raises(EvidenceError, match="has several modes"):
             estimate(model, method=method)
-    found = estimate(model, method="tempering", target_error=0.05, max_seconds=30)
+    found = estimate(model, method="tempering", target_error=0.05, max_seconds=300)
     assert abs(float(found.log_evidence) + 3.0583) < 4.0 * float(found.standard_error) < 0.3
     assert found.round_trips.min() > 50
 

@@ -97,18 +97,13 @@ def log_densities(model, idata) -> np.ndarray:
     ])
 
 
-# Every metric and every way once.
-QUICK = {("softabs", "leapfrog"), ("blocks", "nuts"), ("fisher", "tao"), ("graph", "midpoint")}
+# Every metric and every way once, and once more in the statistical suite: `tests/unit/test_metric_fields.py` has steps
+# of all metrics with all integrators.
+QUICK = [("softabs", "leapfrog"), ("blocks", "nuts"), ("fisher", "tao"), ("graph", "midpoint")]
+SLOW = [("softabs", "nuts"), ("blocks", "leapfrog"), ("fisher", "midpoint"), ("graph", "tao")]
 
 
-@pytest.mark.parametrize(
-    ("metric", "way"),
-    [
-        pytest.param(metric, way, marks=() if (metric, way) in QUICK else pytest.mark.slow)
-        for metric in METRICS
-        for way in WAYS
-    ],
-)
+@pytest.mark.parametrize(("metric", "way"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
 def test_every_metric_samples_with_every_integrator(metric, way):
     model = funnel()
     with model:
