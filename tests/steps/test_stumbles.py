@@ -251,7 +251,7 @@ def test_each_notice_has_a_line():
 def test_a_copy_names_arguments_and_a_pickle_holds_no_model():
     with pm.Model() as model:
         y = pm.Laplace("y", 2.0, 3.0, observed=np.zeros(N))
-    words = ArgumentWords(model, y)
+    words = ArgumentWords((model, y))
     assert copy.deepcopy(words).values({}) == words.values({}) == "mu = 2, b = 3"
     assert pickle.loads(pickle.dumps(words)).values({}) == ""
 

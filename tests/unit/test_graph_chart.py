@@ -192,6 +192,11 @@ def test_no_direction_is_found_in_what_a_dense_block_has_told():
     assert flat.stretches.size == 0
 
 
+class Bound(WholeModelDensity):
+    def make(self, tuned):
+        raise AssertionError("nothing is asked for its coordinates")
+
+
 def test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads():
     """Though the array is the same: other steps may write into it."""
     bound = []
@@ -199,14 +204,14 @@ def test_a_density_is_bound_anew_where_another_step_has_moved_what_it_reads():
         inputs=("t",), shared=[], bind=lambda point: bound.append(float(point["t"])),
         variables=SimpleNamespace(names=("x",), slices=(slice(0, 2),)),
     )  # fmt: skip
-    recipe = WholeModelDensity(model, "x", SimpleNamespace(steps=lambda: None), {})
+    density = Bound(model, "x", SimpleNamespace(steps=lambda: None), {})
     point = {"x": np.zeros(2), "t": np.array(1.0)}
-    assert recipe.bind(point)[0]
-    recipe._coordinates = "made of the density at t = 1"
-    is_stale, given = recipe.bind(point | {"x": np.ones(2)})
+    assert density.bind(point)[0]
+    density._coordinates = "made of the density at t = 1"
+    is_stale, given = density.bind(point | {"x": np.ones(2)})
     assert (is_stale, float(given["t"]), bound) == (False, 1.0, [1.0])
-    assert recipe._coordinates is not None
+    assert density._coordinates is not None
     point["t"][...] = 2.0
-    is_stale, given = recipe.bind(point)
+    is_stale, given = density.bind(point)
     assert (is_stale, float(given["t"]), bound) == (True, 2.0, [1.0, 2.0])
-    assert recipe._coordinates is None
+    assert density._coordinates is None
