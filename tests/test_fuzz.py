@@ -175,7 +175,7 @@ def test_a_run_goes_on_where_it_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(running, "warm", lambda tree: None)
     monkeypatch.setattr(running, "_be_quiet", lambda: None)
     results = tmp_path / "results.jsonl"
-    assert run(range(2), results, Limits())[0] == 0
+    assert run(range(2), results, Limits())[:2] == (2, 0)
     run(range(4), results, Limits())
     assert asked == [0, 1, 2, 3]
     said = summary(results)
@@ -193,5 +193,5 @@ def test_models_that_are_left_are_replaced_by_others(monkeypatch, tmp_path):
     monkeypatch.setattr(running, "warm", lambda tree: None)
     monkeypatch.setattr(running, "_be_quiet", lambda: None)
     results = tmp_path / "results.jsonl"
-    assert run(range(9), results, Limits(judged=3))[0] == 0
+    assert run(range(9), results, Limits(judged=3))[:2] == (3, 0)
     assert "5 models: 3 passed, 2 left" in summary(results)

@@ -20,7 +20,7 @@ BY_TURNS, TURNS = 10, 100
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit status is 0 if no model failed."""
+    """Run what the command line asks for; the exit status is 0 if some were judged, and none failed."""
     asked = _arguments()
     if os.environ.get("FUZZ_MODELS") != "cheap":  # the settings are read when Numba is imported
         os.chdir(ROOT)
@@ -35,17 +35,17 @@ def main() -> int:
     if asked.summary:
         print(summary(results))
         return 0
-    first, count, judged = asked.first, asked.models, None
+    first, count, wanted = asked.first, asked.models, None
     if asked.turn:
-        commit, judged = _commit(), BY_TURNS
+        commit, wanted = _commit(), BY_TURNS
         first, count, results = BY_TURNS * (commit % TURNS), 2 * BY_TURNS, FOLDER / f"turn-{commit:08x}.jsonl"
-    said = f"{judged} of models" if judged else "Models"
+    said = f"{wanted} of models" if wanted else "Models"
     print(f"{said} {first} to {first + count - 1}; results in {results.relative_to(ROOT)}", flush=True)
-    limits = Limits(asked.seconds, asked.budget, not asked.no_shrink, asked.pairs, judged, asked.share)
-    failed, minutes = run(range(first, first + count), results, limits)
+    limits = Limits(asked.seconds, asked.budget, not asked.no_shrink, asked.pairs, wanted, asked.share)
+    judged, failed, minutes = run(range(first, first + count), results, limits)
     print(summary(results))
-    print(f"{minutes:.1f} minutes, {failed} failed")
-    return int(failed > 0)
+    print(f"{minutes:.1f} minutes, {judged} judged, {failed} failed")
+    return int(failed > 0 or judged == 0)
 
 
 def _arguments() -> argparse.Namespace:

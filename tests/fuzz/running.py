@@ -69,8 +69,8 @@ class Limits:
         return self.seconds if self.share is None else min(self.share, self.seconds)
 
 
-def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float]:
-    """Judge the models that the file has not, append a line for each; how many failed, and the minutes."""
+def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, int, float]:
+    """Judge the models that the file has not, append a line for each; how many were judged, failed, and the minutes."""
     results.parent.mkdir(parents=True, exist_ok=True)
     done = {row["seed"]: row for row in _rows(results)}
     _be_quiet()
@@ -88,7 +88,7 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, float
             print(_told(row), flush=True)
         failed += row["result"] == "failed"
         judged += row["result"] != "left"
-    return failed, (time.monotonic() - started) / 60.0
+    return judged, failed, (time.monotonic() - started) / 60.0
 
 
 def _judged(seed: int, limits: Limits) -> dict[str, Any]:
