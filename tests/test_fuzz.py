@@ -194,4 +194,7 @@ def test_models_that_are_left_are_replaced_by_others(monkeypatch, tmp_path):
     monkeypatch.setattr(running, "_be_quiet", lambda: None)
     results = tmp_path / "results.jsonl"
     assert run(range(9), results, Limits(judged=3))[:2] == (3, 0)
+    late = Limits(budget=-1.0, judged=3, share=30)
+    results_of[0], results_of[1] = "left", "passed"
+    assert run(range(10, 19), tmp_path / "late.jsonl", late)[:2] == (1, 0)
     assert "5 models: 3 passed, 2 left" in summary(results)

@@ -44,7 +44,7 @@ class Limits:
     seconds : int
         Of processor time, after which a model has no end.
     budget : float or None
-        Seconds after which no model is begun; compiling what all models share does not count.
+        Seconds after which no model is begun, once one is judged; compiling what all models share does not count.
     shrink : bool
         Whether failing models are made smaller.
     pairs : int
@@ -78,7 +78,9 @@ def run(seeds: Iterable[int], results: Path, limits: Limits) -> tuple[int, int, 
     warm(random_tree(WARM))  # before the first is forked
     started, failed, judged = time.monotonic(), 0, 0
     for seed in seeds:
-        if judged == limits.judged or (limits.budget is not None and time.monotonic() - started > limits.budget):
+        is_late = limits.budget is not None and time.monotonic() - started > limits.budget
+        # However slow the machine is, a run that leaves models judges one: what is left has tested nothing.
+        if judged == limits.judged or (is_late and (judged or limits.share is None)):
             break
         row = done.get(seed)
         if row is None:
