@@ -38,7 +38,7 @@ from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.joint_adapter import JointTuning
 
 __all__ = [
-    "Start", "graph_recipe", "latent_reference", "mode_of", "moment_map", "positions_of", "start_in_graph",
+    "Start", "graph_density", "latent_reference", "mode_of", "moment_map", "positions_of", "start_in_graph",
     "start_of_whole", "whole_reference", "widening",
 ]  # fmt: skip
 
@@ -296,7 +296,7 @@ def moment_map(z: Array, dense: NDArray[np.int64], wider: float = 1.0) -> FlatMa
     return FlatMap(centre, spread, dense, factor, np.empty((0, d)), np.empty(0))
 
 
-def graph_recipe(model: pm.Model) -> GraphDensity:
+def graph_density(model: pm.Model) -> GraphDensity:
     """Return the density of a whole model, without what it predicts, in the chart of its graph."""
     point = model.initial_point()
     plan = settle(Options(metric=FlatMetric(chart="graph")), auto_metric="flat")

@@ -22,7 +22,7 @@ from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_consta
 from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
 from pymc_rmhmc.evidence.evidence_references import (
     Start,
-    graph_recipe,
+    graph_density,
     latent_reference,
     start_in_graph,
     start_of_whole,
@@ -203,7 +203,7 @@ def read_tempered_model(model: pm.Model) -> TemperedModel:
             lambda *_: (latent_reference(part, "auto", "tempering")[0], None), part.variables, read.constant,
             predictions,
         )  # fmt: skip
-    density = graph_recipe(sampled)  # several blocks
+    density = graph_density(sampled)  # several blocks
     constant = omitted_constants(sampled, [str(v.name) for v in sampled.free_RVs])
     return TemperedModel(
         lambda rng, _: start_in_graph(sampled, density, rng), density.variables, constant, predictions

@@ -199,7 +199,7 @@ class BlockDensity(ConditionalDensityBase[SiteTuning, BlockCoordinates]):
         """See `ConditionalDensity`: what is missing of prior, sites, chart and target is made, in this order."""
         if self._refused is None:
             try:
-                return self.make(tuned)
+                return self.made(tuned)
             except PriorFailure as failure:
                 self._refused = failure
                 if failure.failure == Failure.NOT_POSITIVE_DEFINITE:
@@ -220,9 +220,7 @@ class BlockDensity(ConditionalDensityBase[SiteTuning, BlockCoordinates]):
             # Where another step moves the covariance, the next draw has another chart.
             sites = tuned.sites if self.plan.uses_sites else None
             self._chart = SiteChart(self._prior, sites, lasting=not self.block.prior_inputs)
-        if self._coordinates is None:
-            self._coordinates = BlockCoordinates.of(self._chart, self._likelihood, self.plan)
-        return self._coordinates
+        return BlockCoordinates.of(self._chart, self._likelihood, self.plan)
 
     def _first_sites(self) -> GaussianSites:
         """Return the sites that the policy begins with."""

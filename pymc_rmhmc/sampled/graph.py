@@ -244,8 +244,8 @@ class GraphDensity(WholeModelDensity[GeneralModel, ChartTuning, GraphCoordinates
 
     def start(self, tuned: ChartTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `ConditionalDensity`: near a point that nobody chose, with the scales that its gradient suggests."""
-        first = self._scattered(tuned, values, rng) if approximated else values
         coordinates = self.exact_coordinates(tuned)  # nothing is known yet that an emulator could be made of
+        first = self._scattered(coordinates, values, rng) if approximated else values
         phase = coordinates.stand(first, None, rng)
         if not coordinates.failure(phase):
             self.adapter.check_read(tuned, phase.position, phase.point.slope)
@@ -255,10 +255,9 @@ class GraphDensity(WholeModelDensity[GeneralModel, ChartTuning, GraphCoordinates
             self.drop()
         return first
 
-    def _scattered(self, tuned: ChartTuning, values: Array, rng: np.random.Generator) -> Array:
+    def _scattered(self, coordinates: GraphCoordinates, values: Array, rng: np.random.Generator) -> Array:
         """Return a point nearby, nearer where there is no density; at last the point itself."""
-        coordinates = self.exact_coordinates(tuned)
-        centre = self.adapter.coordinates(tuned, values)
+        centre = self.adapter.coordinates(coordinates.tuned, values)
         least = coordinates.hamiltonian.state(centre).point.model_log_density - HOPELESS
 
         def failure(phase: GraphPhase) -> Failure:

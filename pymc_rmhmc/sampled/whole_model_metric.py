@@ -194,18 +194,18 @@ class FoundRiemannian(FoundWholeModel[ValueModel]):
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
         self.check_move(plan)
-        own, density = has_own_initval(self.model, self.density_model.variables.variables), self._recipe(plan)
+        own, density = has_own_initval(self.model, self.density_model.variables.variables), self._density_of(plan)
         density.structure(density.variables.read(point))  # an error if its matrices would be too large
         return [Chain(density, plan, density.variables.read(initial), own)]
 
-    def _recipe(self, plan: Plan) -> RiemannianDensity:
+    def _density_of(self, plan: Plan) -> RiemannianDensity:
         return RiemannianDensity(self.density_model, listed(self.names), plan, names_by_value(self.model))
 
     def structure_in_words(self, point: Point, plan: Plan) -> str:
         """Say which structure of a Hessian the chain begins with; empty if the metric is not made of one."""
         if getattr(plan.metric, "source", None) != "hessian":
             return ""
-        density = self._recipe(plan)
+        density = self._density_of(plan)
         partition = density.structure(density.variables.read(point))
         dense = bytes_in_words(8 * self.density_model.size**2)
         if partition is None or partition.is_dense:

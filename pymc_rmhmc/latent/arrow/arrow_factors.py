@@ -1,4 +1,4 @@
-"""E of an arrow, ``I + D G D``, by elimination of the columns apart; compiled.
+"""E of an arrow, ``I + D G D``, by elimination of the columns apart, and where a design's entries are; compiled.
 
 See `pymc_rmhmc.latent.arrow.arrow_design`. Vectors of coefficients are in the arrow's order.
 
