@@ -111,6 +111,14 @@ class Failure(IntEnum):
     ENERGY = 5
 
 
+class PriorFailure(Exception):  # noqa: N818 - it is caught and counted, never shown
+    """A prior that cannot be used at some hyperparameters; `failure` is the cause to count."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.name)
+        self.failure = failure
+
+
 # An energy error above this is `Failure.ENERGY`, a divergence; in a tree it ends the trajectory, as in NUTS.
 MAX_ENERGY_ERROR = 1000.0
 

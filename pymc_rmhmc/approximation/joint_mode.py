@@ -24,14 +24,13 @@ from scipy import optimize
 
 from pymc_rmhmc.approximation.newton import Latents, find_mode
 from pymc_rmhmc.approximation.site_fit import laplace_sites
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, prior_of
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
@@ -225,7 +224,7 @@ def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> Ma
     columns = [_curvature_along(target, theta, direction, noises) for direction in np.eye(theta.size)]
     hessian = np.array(columns)
     if not np.isfinite(hessian).all():
-        raise PriorFailure(Failure.NON_FINITE, 0)
+        raise PriorFailure(Failure.NON_FINITE)
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))
     covariance = (vectors / np.clip(values, LEAST_PRECISION, MOST_PRECISION)) @ vectors.T
     return MarginalChart.linear(theta, np.linalg.cholesky(0.5 * (covariance + covariance.T)))

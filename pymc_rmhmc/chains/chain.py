@@ -28,10 +28,9 @@ from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, slowness
 from pymc_rmhmc.chains.messages import sites_kept, stood_still
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.chains.reference import ResidualReference
-from pymc_rmhmc.errors import ConfigurationError, CovarianceError, SamplingError
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, PriorFailure, SamplingError
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.tuning.adaptation import Moment, StepSize, postponed
 
 __all__ = ["AnyChain", "Chain", "ChainState"]

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.kernels.walkers import ResidualWalkers, SiteWalkers, Walkers
 from pymc_rmhmc.latent.charts.site import SiteChart
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.target import LatentTarget, Likelihood
 
 __all__ = ["LOG_2PI", "LatentReference", "Reference", "ResidualReference"]

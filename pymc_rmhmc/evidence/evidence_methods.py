@@ -139,7 +139,7 @@ def _of_part(
 def _prior_places(part: LatentPart, reference: LatentReference, rng: np.random.Generator) -> list[Array]:
     """Return draws of a block's prior, in the reference's coordinates."""
     drawn = rng.standard_normal((SEARCHES, part.prior.n_latent))
-    return [reference.chart.from_model(part.prior.to_model(each)) for each in drawn]
+    return [reference.chart.from_model(part.prior.root.to_model(each)) for each in drawn]
 
 
 def _of_whole(

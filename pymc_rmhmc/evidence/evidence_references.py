@@ -19,7 +19,7 @@ from pymc_rmhmc.approximation.newton import Mode
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.reference import LatentReference, Reference, ResidualReference
-from pymc_rmhmc.errors import ApproximationError, ConfigurationError, counted
+from pymc_rmhmc.errors import ApproximationError, ConfigurationError, PriorFailure, counted
 from pymc_rmhmc.evidence.evidence_draws import prior_draws, prior_moments, tuned_chain
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart
 from pymc_rmhmc.evidence.methods.estimate import Progress
@@ -28,7 +28,7 @@ from pymc_rmhmc.evidence.methods.tempering import Refit
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph import GraphDensity
 from pymc_rmhmc.sampled.joint import JointBlocksDensity, JointCoordinates

@@ -22,9 +22,9 @@ class StatedDense:
 
     Attributes
     ----------
-    covariance : (k, k) array
-        Of ``d x``, in Fortran order.
-    location : (k,) array
+    covariance : (k, k) array or None
+        Of ``d x``, in Fortran order; None where its factor is given.
+    location : (k,) array or float
         The mean of x; of rows that share a covariance, that of all of them, (N,).
     is_centred : bool
         Whether the model's variable is x itself, and not the whitened vector.
@@ -32,13 +32,16 @@ class StatedDense:
         d, of any sign.
     moves : bool
         Whether θ moves the covariance.
+    factor : (k, k) array, optional
+        The lower factor of the covariance, where the model gives it; its upper triangle is not read.
     """
 
-    covariance: Array
-    location: Array
+    covariance: Array | None
+    location: Array | float
     is_centred: bool
     multiplier: Array | float = 1.0
     moves: bool = True
+    factor: Array | None = None
 
     @property
     def is_variable(self) -> bool:
@@ -47,6 +50,9 @@ class StatedDense:
 
     def variances(self) -> Array:
         """Return the variance of each value that is read, (k,): a copy, for a view would hold the matrix."""
+        if self.factor is not None:
+            return np.asarray((np.tril(self.factor) ** 2).sum(axis=1))
+        assert self.covariance is not None
         return self.covariance.diagonal().copy()
 
 
@@ -67,6 +73,7 @@ class StatedKronecker:
     covariances: tuple[Array, ...]
     sign: Array | float = 1.0
     moves: bool = True
+    location: ClassVar[float] = 0.0
     is_variable: ClassVar[bool] = False
 
     def variances(self) -> Array:

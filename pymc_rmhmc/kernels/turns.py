@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian, ValuePoint
 from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.latent.charts import MarginalChart
@@ -28,7 +28,6 @@ from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta, LatentsPoint
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents, ThetaGivenNoise, WithoutThetaForce
 
 __all__ = [

@@ -20,14 +20,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.errors import Failure, PriorFailure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.latent_blocks import Sites, conditional_of, n_noise, sites_at
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
 
 __all__ = ["JointPoint", "JointTarget"]
@@ -129,7 +128,7 @@ class JointTarget:
         """The log density, its gradient by θ, and by each block's z."""
         theta = point.theta
         if not np.isfinite(theta).all():
-            raise PriorFailure(Failure.NON_FINITE, -1)
+            raise PriorFailure(Failure.NON_FINITE)
         total, theta_bar = self.rest(theta)
         point.log_given = total
         noise_bars = []
@@ -166,7 +165,7 @@ class JointTarget:
             return self.density.rest(theta)
         except np.linalg.LinAlgError:
             self.refused = theta
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE) from None
 
     def conditional(
         self, which: int, theta: Array, sites: GaussianSites, *, derivative: bool = True

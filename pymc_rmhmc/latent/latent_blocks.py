@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
 from pymc_rmhmc.latent.arrow.arrow_conditional import ArrowConditional
@@ -19,7 +19,6 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
@@ -54,7 +53,7 @@ def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> Sta
     try:
         prior = block.prior(theta)
     except np.linalg.LinAlgError:
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0) from None
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE) from None
     if not derivative:
         block.forget()
     return prior

@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed, SpannedState, dot
-from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.errors import Failure, PriorFailure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.rotation import CompiledSites
 
 __all__ = ["LatentsGivenTheta", "LatentsPoint"]
@@ -111,7 +110,7 @@ class LatentsGivenTheta:
         placed = target.chart.place(standard)
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
         if not math.isfinite(dot(self.theta, self.theta)):
-            raise PriorFailure(Failure.NON_FINITE, -1)
+            raise PriorFailure(Failure.NON_FINITE)
         self._log_rest, _ = target.rest(self.theta)
         self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         self.conditionals = [conditional for _, _, conditional in self._blocks]

@@ -30,9 +30,12 @@ class Root(ABC):
     ----------
     size : int
         k, the number of latent values.
+    location : (k,) array or float
+        The model's variable where y is 0.
     """
 
     size: int
+    location: Array | float = 0.0
 
     @abstractmethod
     def draw(self, whitened: Array) -> Array:
@@ -43,8 +46,12 @@ class Root(ABC):
         """Return ``Lᵀ v`` for a vector (k,), or for each column of a matrix (k, m)."""
 
     @abstractmethod
+    def displace(self, whitened: Array) -> Array:
+        """Return how far from `location` the model's variable of a y is, of a vector or of each column of a matrix."""
+
     def to_model(self, whitened: Array) -> Array:
-        """Return the model's variable of a y."""
+        """Return the model's variable of a y, (k,)."""
+        return np.asarray(self.location + self.displace(whitened))
 
     @abstractmethod
     def from_model(self, values: Array) -> Array:
@@ -84,6 +91,10 @@ class Operator(Root):
     """
 
     moves: bool = True
+
+    def matrix(self) -> Array:
+        """Return L, (k, k)."""
+        return self.draw(np.eye(self.size))
 
     @abstractmethod
     def covariance(self) -> Array:
@@ -158,6 +169,10 @@ class _Stack(Root):
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``Lᵀ v`` for a vector (k,), or for each column of a matrix (k, m)."""
         return self._each(lambda operator, part: operator.draw_adjoint(part), values)
+
+    def displace(self, whitened: Array) -> Array:
+        """Return how far from `location` the model's variables of all y are."""
+        return self._each(lambda operator, part: operator.displace(part), whitened)
 
     def to_model(self, whitened: Array) -> Array:
         """Return the model's variables of all y."""

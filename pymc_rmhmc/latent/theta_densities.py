@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure, failure_of
+from pymc_rmhmc.errors import Failure, PriorFailure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta, LatentsPoint
-from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = [
     "ChartedParameters", "ParameterPoint", "ParametersGivenLatents", "ThetaGivenNoise", "ThetaPoint",

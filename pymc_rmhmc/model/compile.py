@@ -1,6 +1,6 @@
 """From a model's structure to functions of plain arrays.
 
-A block's latent variables become *components* ``x_j ~ N(μ_j, Σ_j)`` and its predictor *sites*
+A block's latent variables become *vectors* ``x_j ~ N(μ_j, Σ_j)`` and its predictor *sites*
 ``η = c + Σ A_j x_j``. Where every observation reads one latent value as it is, the sites are the latent
 values, however often each is read; else the sites are the observations.
 """
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.forms.components import GaussianComponent, LatentReader, LatentRow
+from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
+from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, shared_inputs
 from pymc_rmhmc.model.graph.linear_form import SourceMap
 from pymc_rmhmc.model.observed.designs import PlainReading
@@ -29,18 +30,11 @@ from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from pymc_rmhmc.model.observed.unregistered_readers import PredictedReader, UnregisteredReader
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure, has_own_initval
 
-__all__ = ["CompiledBlock", "CompiledModel", "GaussianPrior", "compile_model"]
+__all__ = ["CompiledBlock", "CompiledModel", "compile_model"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type ObservationReader = RegisteredReader | PredictedReader | UnregisteredReader
-
-
-class GaussianPrior(NamedTuple):
-    """A block's components, and the part of its sites that does not depend on them (n_sites,)."""
-
-    components: tuple[GaussianComponent, ...]
-    offset: Array
 
 
 class CompiledBlock:
@@ -51,7 +45,7 @@ class CompiledBlock:
     sites_are_latents : bool
         Whether every site is one latent value, in order.
     slices : tuple of (str, slice)
-        Each component's value variable, and its part of the raveled values.
+        Each vector's value variable, and its part of the raveled values.
     prior_inputs, likelihood_inputs : tuple of str
         The value variables that each depends on.
     """
@@ -88,17 +82,25 @@ class CompiledBlock:
         """How many observed variables read the block."""
         return len(self._observations)
 
-    def prior(self, point: Point) -> GaussianPrior:
-        """Return the components at a point, with the shared data as they are now."""
-        by_latent: dict[int, list[GaussianComponent]] = {}
+    def prior(self, point: Point) -> StatedPrior:
+        """Return the prior at a point, with the shared data as they are now."""
+        by_latent: dict[int, list[StatedVector]] = {}
         for latent, reader in enumerate(self._readers):
-            rows = [row for row in self._rows if row.latent == latent]
-            by_latent[latent] = reader.components(point, rows)
-        components = [by_latent[row.latent].pop(0) for row in self._rows]
-        if not self.sites_are_latents:
-            predictors = self._predictors(point)
-            components = [c._replace(predictor=a) for c, a in zip(components, predictors, strict=True)]
-        return GaussianPrior(tuple(components), np.zeros(self.n_sites))
+            by_latent[latent] = reader.vectors(point, [row for row in self._rows if row.latent == latent])
+        vectors = tuple(by_latent[row.latent].pop(0) for row in self._rows)
+        designs = [None] * len(vectors) if self.sites_are_latents else self._predictors(point)
+        mean = shift = np.zeros(self.n_sites)
+        for vector, design in zip(vectors, designs, strict=True):
+            if vector.is_variable:
+                location = vector.location
+                mean = mean + (location if design is None else design @ location)
+        return StatedPrior(mean, shift, vectors, designs)
+
+    def given(self, point: Point, vector: int) -> tuple[str, Sequence[Array]]:
+        """Return of which kind a vector's matrix is in the model, and the matrix, or those of a Kronecker product."""
+        row = self._rows[vector]
+        reader = self._readers[row.latent]
+        return reader.root, reader.given(point, row)
 
     def likelihood(self, point: Point, plain: PlainReading | None = None) -> SiteLikelihood:
         """Return the likelihood at a point, bound to the data as they are now; raise if these cannot be used.

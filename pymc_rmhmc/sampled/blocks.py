@@ -24,11 +24,11 @@ from pymc_rmhmc.chains.conditional_density import (
 )
 from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
-from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError, counted, listed
+from pymc_rmhmc.errors import ConfigurationError, Failure, PriorFailure, RMHMCError, counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
-from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, SiteTargetPoint, TargetPoint
 from pymc_rmhmc.model import (
     CompiledBlock,

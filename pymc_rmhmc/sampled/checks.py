@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.conditional_density import Point
 from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure, RMHMCError
+from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure, PriorFailure, RMHMCError
+from pymc_rmhmc.interfaces.stated import StatedVector
 from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of
-from pymc_rmhmc.latent.prior import FactorizedPrior, PriorFailure
+from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.linalg.cholesky import cholesky
 from pymc_rmhmc.model.forms.components import factor_of_inverse
 from pymc_rmhmc.model.graph.graphs import shared_inputs
 
@@ -58,38 +61,43 @@ def check_curvature(block: str, kinds: Sequence[str], wanted: str | None) -> Non
 
 def _covariance_error(block: Any, point: Point, failure: PriorFailure) -> Exception:
     """Explain why a fixed prior cannot be used, with the eigenvalue that shows it."""
-    prior = block.prior(point)
-    component = prior.components[failure.component]
     if failure.failure is Failure.NON_FINITE:
         return DataError(
             f"{block.name}: the prior's mean or covariance has values that are not finite. Look for a lengthscale of 0 "
             "and for NaN among what they are made of. Very large inputs overflow: rescale them to about 1."
         )
-    if component.precision is not None:
+    vectors = block.prior(point).vectors
+    worst = next(i for i, vector in enumerate(vectors) if not _has_operator(vector))
+    kind, matrices = block.given(point, worst)
+    if kind == "precision":
         return _indefinite(
-            f"{block.name}: the prior precision (tau)", component.precision, "tau", 1e-8,
+            f"{block.name}: the prior precision (tau)", matrices[0], "tau", 1e-8,
             lambda matrix: factor_of_inverse(matrix) is not None,
             "An intrinsic prior, whose precision is singular, has no density.",
         )  # fmt: skip
-    if component.covariance is None:
-        zeros = np.flatnonzero(~(component.cholesky.diagonal() > 0.0))
+    factor = getattr(vectors[worst], "factor", None)
+    if factor is not None:
+        zeros = np.flatnonzero(~(factor.diagonal() > 0.0))
         return CovarianceError(
             f"{block.name}: the diagonal of the Cholesky factor (chol) is not positive for {zeros.size} of "
-            f"{len(component.cholesky)} values, the first at position {zeros[0]}. Such a prior has no density. Give "
+            f"{len(factor)} values, the first at position {zeros[0]}. Such a prior has no density. Give "
             "chol=np.linalg.cholesky(cov) of a covariance that is positive definite."
         )
-
-    def has_factor(matrix: np.ndarray) -> bool:
-        try:
-            FactorizedPrior(prior._replace(components=(component._replace(covariance=matrix),)))
-        except PriorFailure:
-            return False
-        return True
-
+    covariances = matrices if kind == "kronecker" else [vectors[worst].covariance]
     return _indefinite(
-        f"{block.name}: the prior covariance", component.covariance, "cov", 1e-12, has_factor,
+        f"{block.name}: the prior covariance", next(each for each in covariances if cholesky(each) is None), "cov",
+        1e-12, lambda matrix: cholesky(matrix) is not None,
         "For a GP raise the jitter of gp.prior, which is 1e-06 by default, by as much, or remove duplicated inputs.",
     )  # fmt: skip
+
+
+def _has_operator(vector: StatedVector) -> bool:
+    """Return whether a vector's prior can be used."""
+    try:
+        operator_of(vector)
+    except PriorFailure:
+        return False
+    return True
 
 
 def _indefinite(

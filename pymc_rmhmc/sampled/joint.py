@@ -28,7 +28,7 @@ from pymc_rmhmc.chains.messages import in_words
 from pymc_rmhmc.chains.plan import NEARNESS, Plan
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.errors import Failure, RMHMCError, listed
+from pymc_rmhmc.errors import Failure, PriorFailure, RMHMCError, listed
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
@@ -38,7 +38,6 @@ from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from pymc_rmhmc.model import CompiledBlock, JointModel
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood

@@ -16,8 +16,7 @@ import pytensor
 
 from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.errors import RMHMCError, counted, listed, wrapped
-from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.errors import PriorFailure, RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.model.predictions import Predictions
 from pymc_rmhmc.sampled.whole_model import SCATTER
 from pymc_rmhmc.stopwatch import COMPILING

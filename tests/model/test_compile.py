@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import reduce
 
 import cloudpickle
 import mpmath as mp
@@ -15,6 +16,7 @@ from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc import RMHMC
 from pymc_rmhmc.errors import DataError, Failure
+from pymc_rmhmc.interfaces.stated import StatedKronecker
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.likelihoods.likelihood_kernel import (
     FallbackKernel,
@@ -65,29 +67,30 @@ def random_point(model: pm.Model, rng: np.random.Generator) -> dict[str, np.ndar
 
 def sites(block, prior, point) -> np.ndarray:
     """η of a block, from its definition."""
-    eta = prior.offset.copy()
-    for (name, part), component in zip(block.slices, prior.components, strict=True):
+    eta = prior.shift.copy()
+    for (name, part), vector, design in zip(block.slices, prior.vectors, prior.design, strict=True):
         x = np.ravel(point[name])[part]
-        if not component.centred:
-            x = factor(component) @ x
-        eta = eta + (x if component.predictor is None else component.predictor @ x)
+        if not vector.is_variable:
+            x = factor(vector) @ x
+        eta = eta + (x if design is None else design @ x)
     return eta
 
 
-def factor(component) -> np.ndarray:
+def factor(vector) -> np.ndarray:
     """The lower factor: the upper triangle of one that is given is not read."""
-    return np.tril(component.cholesky) if component.covariance is None else np.linalg.cholesky(component.covariance)
+    if isinstance(vector, StatedKronecker):
+        return reduce(np.kron, [np.linalg.cholesky(each) for each in vector.covariances])
+    return np.tril(vector.factor) if vector.covariance is None else np.linalg.cholesky(vector.covariance)
 
 
 def log_prior(block, prior, point) -> float:
     """The log density of the block's variables, dense."""
     total = 0.0
-    for (name, part), component in zip(block.slices, prior.components, strict=True):
+    for (name, part), vector in zip(block.slices, prior.vectors, strict=True):
         x = np.ravel(point[name])[part]
-        if component.centred:
-            mean = np.zeros(x.size) if component.mean is None else component.mean
-            lower = np.eye(x.size) if component.covariance is None and component.cholesky is None else factor(component)
-            total += multivariate_normal(mean, lower @ lower.T, allow_singular=True).logpdf(x)
+        if vector.is_variable:
+            lower = factor(vector)
+            total += multivariate_normal(vector.location, lower @ lower.T, allow_singular=True).logpdf(x)
         else:
             total += -0.5 * x @ x - 0.5 * x.size * np.log(2 * np.pi)
     return total
@@ -224,23 +227,24 @@ def only_block(make):
 def test_a_gp_seen_at_every_input_needs_no_predictor():
     for name in ("centred", "whitened", "dims", "mvnormal_chol", "deterministic_link", "gathered", "repeated_rows"):
         model, block = only_block(MODELS[name])
-        (component,) = block.prior(model.initial_point()).components
-        assert component.predictor is None, name
-        assert component.centred == (name not in ("whitened", "dims", "gathered"))
+        prior = block.prior(model.initial_point())
+        (vector,) = prior.vectors
+        assert prior.design == [None], name
+        assert vector.is_variable == (name not in ("whitened", "dims", "gathered"))
         assert block.n_sites == N
 
 
 def test_a_given_factor_is_passed_on_and_not_multiplied_out():
     model, block = only_block(MODELS["mvnormal_chol"])
-    (component,) = block.prior(model.initial_point()).components
-    assert component.covariance is None
-    np.testing.assert_array_equal(component.cholesky, np.linalg.cholesky(covariance()))
+    (vector,) = block.prior(model.initial_point()).vectors
+    assert vector.covariance is None
+    np.testing.assert_array_equal(vector.factor, np.linalg.cholesky(covariance()))
 
 
 def test_a_precision_gives_its_covariance():
     model, block = only_block(MODELS["mvnormal_tau"])
-    (component,) = block.prior(model.initial_point()).components
-    lower = factor(component)
+    (vector,) = block.prior(model.initial_point()).vectors
+    lower = factor(vector)
     np.testing.assert_allclose(lower @ lower.T, covariance(), rtol=1e-8)
     np.testing.assert_array_equal(lower, np.tril(lower))
 
@@ -257,19 +261,19 @@ def test_an_ill_conditioned_precision_keeps_its_digits():
         f = pm.MvNormal("f", np.zeros(30), tau=tau)
         pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(30) % 4)
     (block,) = compile_model(read_structure(model)).blocks
-    (component,) = block.prior(model.initial_point()).components
+    (vector,) = block.prior(model.initial_point()).vectors
     with mp.workdps(50):
         log_det = float(mp.log(mp.det(mp.matrix(tau.tolist()))))
     # PyMC's own inverse of it is not positive definite.
-    assert -2.0 * np.log(component.cholesky.diagonal()).sum() == pytest.approx(log_det, abs=1e-4)
+    assert -2.0 * np.log(vector.factor.diagonal()).sum() == pytest.approx(log_det, abs=1e-4)
     x = np.random.default_rng(0).standard_normal(30)
-    whitened = solve_triangular(component.cholesky, x, lower=True)
+    whitened = solve_triangular(vector.factor, x, lower=True)
     assert whitened @ whitened == pytest.approx(x @ tau @ x, rel=1e-9)
 
 
 def test_tau_and_cov_state_the_same_prior():
     (by_cov,), (by_tau,) = (
-        only_block(MODELS[name])[1].prior(MODELS[name]().initial_point()).components
+        only_block(MODELS[name])[1].prior(MODELS[name]().initial_point()).vectors
         for name in ("mvnormal_cov", "mvnormal_tau")
     )
     np.testing.assert_allclose(factor(by_tau), factor(by_cov), rtol=1e-10, atol=1e-12)
@@ -368,7 +372,7 @@ def test_named_normal_coefficients_behind_a_design_matrix():
     assert (block.n_sites, block.n_latent) == (N, 3)
     point = random_point(model, np.random.default_rng(1))
     np.testing.assert_allclose(log_density(compiled, point), exact_log_density(model)(point), atol=1e-8)
-    np.testing.assert_allclose(block.prior(point).components[0].predictor, design, atol=1e-12)
+    np.testing.assert_allclose(block.prior(point).design[0], design, atol=1e-12)
 
 
 def test_one_gp_of_a_sum_is_conditioned_on_the_other():

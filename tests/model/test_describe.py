@@ -233,7 +233,7 @@ def test_columns_that_are_read_together_are_those_that_are_read_one_by_one(monke
         from pymc_rmhmc.model import compile_model
 
         (found,) = compile_model(read_structure(model, ["a", "b"])).blocks
-        return np.hstack([c.predictor for c in found.prior(model.initial_point()).components])
+        return np.hstack(found.prior(model.initial_point()).design)
 
     alone = matrix()
     monkeypatch.setattr(linear_form, "MANY", 1)

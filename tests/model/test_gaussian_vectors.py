@@ -9,10 +9,9 @@ from scipy import sparse
 from scipy.stats import multivariate_normal
 
 from pymc_rmhmc import RMHMC, FlatMetric, describe
-from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.errors import PriorFailure, UnsupportedModelError
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.latent_blocks import conditional_of
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model import read_structure
 from pymc_rmhmc.model.forms.priors import read_latent
 from pymc_rmhmc.model.graph.graphs import Evaluator

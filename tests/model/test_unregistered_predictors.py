@@ -169,15 +169,14 @@ def differences_in_latents(model: pm.Model, block, value_names, rng) -> tuple[fl
     for _ in range(2):
         point = point | {name: 0.5 * rng.standard_normal(point[name].shape) for name in value_names}
         prior, likelihood = block.prior(point), block.likelihood(point)
-        eta, gaussian = prior.offset.copy(), 0.0
-        for (name, part), component in zip(block.slices, prior.components, strict=True):
+        eta, gaussian = prior.shift.copy(), 0.0
+        for (name, part), vector, design in zip(block.slices, prior.vectors, prior.design, strict=True):
             x = np.ravel(point[name])[part]
-            factor = component.cholesky if component.covariance is None else np.linalg.cholesky(component.covariance)
-            factor = np.tril(factor)
-            whitened = np.linalg.solve(factor, x - component.mean) if component.centred else x
+            factor = np.tril(vector.factor if vector.covariance is None else np.linalg.cholesky(vector.covariance))
+            whitened = np.linalg.solve(factor, x - vector.location) if vector.is_variable else x
             gaussian -= 0.5 * whitened @ whitened
-            moved = x if component.centred else factor @ x
-            eta = eta + (moved if component.predictor is None else component.predictor @ moved)
+            moved = x if vector.is_variable else factor @ x
+            eta = eta + (moved if design is None else design @ moved)
         totals.append((float(exact(point)), gaussian + likelihood.log_density(eta)))
     return totals[1][0] - totals[0][0], totals[1][1] - totals[0][1]
 

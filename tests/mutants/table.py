@@ -674,7 +674,7 @@ GEOMETRY = [
         "coefficients-entered-unscaled",
         "coefficients that are given values stand at others",
         "CoefficientsOperator.from_model",
-        "(values - self._location) / self._deviation",
+        "(values - self.location) / self._deviation",
         "values - self._location",
         "unit/test_diagonal_chart.py::test_entered_values_are_placed_and_the_noise_has_its_conditional_law",
     ),

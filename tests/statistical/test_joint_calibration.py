@@ -17,10 +17,10 @@ from scipy.stats import norm
 from pymc_rmhmc.approximation import SiteRegression
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
+from pymc_rmhmc.errors import PriorFailure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.model.likelihoods import registered_likelihoods
 from tests.statistical.joint_cases import (
     BACKGROUND,

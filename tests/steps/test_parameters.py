@@ -10,11 +10,10 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.turns import ParameterMove, TurnState
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.sampled import joint
 from pymc_rmhmc.tuning import joint_adapter
 from pymc_rmhmc.tuning.joint_adapter import TURNS
@@ -200,7 +199,7 @@ def test_parameters_that_cannot_be_gone_to_are_a_rejection_with_its_cause(model,
     class Refusing(LatentsGivenTheta):
         def __init__(self, target, standard, like=None):
             if like is not None:
-                raise PriorFailure(Failure[cause], 0)
+                raise PriorFailure(Failure[cause])
             super().__init__(target, standard)
 
     monkeypatch.setattr(turns, "LatentsGivenTheta", Refusing)

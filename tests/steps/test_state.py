@@ -9,8 +9,7 @@ import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import SpannedHamiltonian
-from pymc_rmhmc.errors import ConfigurationError, Failure
-from pymc_rmhmc.latent.prior import PriorFailure
+from pymc_rmhmc.errors import ConfigurationError, Failure, PriorFailure
 from pymc_rmhmc.tuning.adaptation import REFITS
 from tests.steps.conftest import COUNTS, N, poisson_model
 from tests.steps.test_joint_sampling import two_scales
@@ -147,7 +146,7 @@ def test_a_refit_waits_for_a_draw_whose_prior_has_a_factor(monkeypatch):
 
     def condition(point):
         if first <= len(refitted) < first + 3:
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
         real(point)
 
     monkeypatch.setattr(sampler, "_condition", condition)
@@ -196,7 +195,7 @@ def test_a_refit_that_tuning_has_put_off_to_its_end_is_not_made_in_the_draws(mak
         point, _ = step.step(point)
 
     def refuse(point):
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
 
     monkeypatch.setattr(sampler, "_condition", refuse)
     for _ in range(2):

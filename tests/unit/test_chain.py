@@ -10,9 +10,8 @@ import pytest
 
 from pymc_rmhmc.chains.chain import Chain
 from pymc_rmhmc.chains.conditional_density import ConditionalDensityBase, Location, Variables
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.kernels.kernel import Transition
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.tuning.adaptation import DualAveraging, Refit, RefitPolicy
 
 TUNE, REFITS = 40, (4, 12, 24)
@@ -120,7 +119,7 @@ class ToyDensity(ConditionalDensityBase):
 
     def coordinates(self, tuned) -> ToyCoordinates:
         if not self.has_factor:
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, 0)
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
         return self.made(tuned)
 
     def make(self, tuned) -> ToyCoordinates:

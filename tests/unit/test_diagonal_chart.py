@@ -7,11 +7,10 @@ import pytest
 from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.arrow.arrow_factors import arrow_pattern
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.dual import gram, weigh
 from tests.unit.placing import Placing, coefficients, form_of
 

@@ -6,9 +6,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
 from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel

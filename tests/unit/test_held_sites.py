@@ -11,11 +11,10 @@ from scipy.special import digamma, gammaln
 
 from pymc_rmhmc.approximation.marginals import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from tests.unit import test_diagonal_chart
 from tests.unit.test_held import TARGETS, of_coefficients

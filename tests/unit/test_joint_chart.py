@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_from, sites_at
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers import site_space
 from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel

@@ -9,12 +9,11 @@ import pytest
 from scipy import sparse
 from scipy.stats import norm
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedKronecker
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.forms.kronecker import KroneckerProduct
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from tests.unit.placing import Placing, dense_block, grid_block
 from tests.unit.test_joint_chart import differences, symmetric

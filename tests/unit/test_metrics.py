@@ -173,7 +173,7 @@ def test_metric_objects_make_the_hamiltonian_that_they_name():
 
 @pytest.mark.parametrize(("n_sites", "spanned"), [(N, True), (2 * N, True), (3 * N, False)])
 def test_a_lasting_chart_takes_the_representation_with_the_cheaper_steps(n_sites, spanned):
-    stated = ToyPrior((ToyComponent(predictor=np.eye(n_sites, N)),), np.zeros(n_sites))
+    stated = ToyPrior((ToyComponent(cholesky=np.eye(N), predictor=np.eye(n_sites, N)),), np.zeros(n_sites))
     target = LatentTarget(SiteChart(FactorizedPrior(stated), lasting=True), LIKELIHOODS["logit"](np.ones(n_sites)))
     flow = FlatMetric().bind(LatentDensity(target)).hamiltonian()
     assert isinstance(flow, SpannedHamiltonian if spanned else GaussianHamiltonian)

@@ -10,11 +10,10 @@ import pytest
 from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
 from pymc_rmhmc.evidence.methods.annealing import TemperedLikelihood
+from pymc_rmhmc.interfaces.stated import StatedDense
 from pymc_rmhmc.latent.target import LatentTarget
 
 type Array = NDArray[np.float64]
@@ -25,8 +26,30 @@ class ToyComponent:
 
 @dataclass
 class ToyPrior:
+    """Components as the dense references read them, and as `StatedPrior` states them."""
+
     components: tuple[ToyComponent, ...]
     offset: Array
+
+    @property
+    def shift(self) -> Array:
+        return self.offset
+
+    @property
+    def vectors(self) -> tuple[StatedDense, ...]:
+        return tuple(
+            StatedDense(c.covariance, 0.0 if c.mean is None else c.mean, c.centred, factor=c.cholesky)
+            for c in self.components
+        )
+
+    @property
+    def design(self) -> list[Array | None]:
+        return [c.predictor for c in self.components]
+
+    @property
+    def mean(self) -> Array:
+        means = [(c.predictor, c.mean) for c in self.components if c.centred and c.mean is not None]
+        return sum((mean if design is None else design @ mean for design, mean in means), self.offset)
 
 
 class Logit:

@@ -14,12 +14,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
-from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["ArrowConditional"]
 
@@ -58,7 +57,7 @@ class ArrowConditional:
     ) -> None:
         standing, multiple = sites.standing
         if not np.isfinite(mean).all():
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         self.arrow, self.mean, self._operator = arrow, mean, operator
         root = self._root_multiple = math.sqrt(multiple)
         self._unit_mean, self._spread, self._precision = root * mean, root * operator.spread, standing.precision

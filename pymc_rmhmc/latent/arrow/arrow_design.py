@@ -14,11 +14,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.arrow import arrow_loops as loops
 from pymc_rmhmc.latent.arrow.arrow_factors import ArrowPattern, places_of, row_starts
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.prior import PriorFailure
 
 __all__ = ["Arrow", "ArrowInner", "MovingArrow"]
 
@@ -72,7 +71,7 @@ class _Arrow:
 
     def __init__(self, pattern: ArrowPattern, entries: Array, precision: Array) -> None:
         if not np.isfinite(entries).all():
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         self.pattern, self.entries, self.precision = pattern, entries, precision
 
     def at(self, sites: GaussianSites) -> Self:
@@ -160,7 +159,7 @@ class ArrowInner:
         if not np.isfinite(self.log_determinant):
             corner = self.factors.spread[gram.diagonal.size :] ** 2 * gram.corner.diagonal()
             finite = bool(np.isfinite(self.factors.pivots).all() and np.isfinite(corner).all())
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)
 
     @property
     def centre(self) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.interfaces.stated import StatedCoefficients
 from pymc_rmhmc.latent.arrow import arrow_loops as loops
@@ -37,7 +37,6 @@ from pymc_rmhmc.latent.conditional import LatentPlacement
 from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import Sites, sites_at
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import (
     NativeFunction,

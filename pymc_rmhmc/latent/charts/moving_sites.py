@@ -33,9 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
@@ -161,7 +160,7 @@ class RaisedSites(GaussianSites):
             return self, 1.0
         multiple = float(self.power.item() * self.growth[1])
         if not 0.0 < multiple < math.inf:
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         return self.held.sites, multiple
 
     def pullback(self, by_logarithms: Array) -> Array:

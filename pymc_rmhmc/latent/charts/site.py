@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from pymc_rmhmc.errors import ConfigurationError, Failure, shown
-from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor, PriorFailure
+from pymc_rmhmc.errors import ConfigurationError, Failure, PriorFailure, shown
+from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor
 from pymc_rmhmc.linalg.cholesky import cogram_lower, inverse_lower, multiply_lower, reverse_cholesky, solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.usage import one_of
@@ -143,12 +143,12 @@ class SiteChart:
     def to_model(self, z: Array, eta: Array | None = None) -> Array:
         """Z to the model's variables (k,); where η at z is known already it saves a product."""
         if eta is not None and self.prior.sites_are_model_values:
-            return eta - self.prior.offset
-        return self.prior.to_model(self.to_whitened(z, eta))
+            return eta - self.prior.shift
+        return self.prior.root.to_model(self.to_whitened(z, eta))
 
     def from_model(self, values: Array) -> Array:
         """The model's variables (k,) to z; of a triangular Φ through η, as exact as that is."""
-        whitened = self.prior.from_model(values)
+        whitened = self.prior.root.from_model(values)
         if self.sites is None:
             return whitened
         if self._factor is not None:
@@ -176,7 +176,7 @@ class SiteChart:
             return self.predictor.matrix
         else:
             whitened = blas.dtrsm(1.0, self.prior.predictor.matrix, self.predictor.matrix, lower=1)
-        return self.prior.spread(whitened)
+        return self.prior.root.displace(np.asfortranarray(whitened))
 
     def log_prior(self, z: Array, eta: Array) -> float:
         """``log p(x)`` of the model's variables at z, in O(n): no solve, from the chart's own identity."""
@@ -188,7 +188,7 @@ class SiteChart:
         base = self.prior.predictor
         factor = reverse_cholesky(_weighted_gram(base, sites.precision))
         if factor is None:
-            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE, -1)
+            raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
         linear = base.adjoint(sites.gradient(base.offset))
         self._half_log_determinant = float(np.log(factor.diagonal()).sum())
         # R x = y with R = factorᵀ.
@@ -204,14 +204,14 @@ class SiteChart:
         """The constant of `log_prior`, from the one point z = 0."""
         origin = np.zeros(self.prior.n_latent)
         sites = 0.0 if self.sites is None else self.sites.log_density(self.predictor.offset)
-        return self.prior.log_prior(self.to_whitened(origin)) + sites
+        return self.prior.root.log_prior(self.to_whitened(origin)) + sites
 
     @property
     def log_evidence(self) -> float:
         """``log ∫ N(ν) exp(sites(η)) dν``, the evidence of the model with Gaussian sites."""
         k = self.prior.n_latent
         normal = -0.5 * k * math.log(2.0 * math.pi)
-        return self.log_constant - self.prior.log_jacobian - normal - self._half_log_determinant
+        return self.log_constant + self.prior.root.log_volume() - normal - self._half_log_determinant
 
 
 def _weighted_gram(predictor: Predictor, weights: Array) -> Array:

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedCoefficients
 from pymc_rmhmc.latent.operators import Design, Operator
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.cholesky import identity_plus_scaled, multiply_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
@@ -62,9 +61,9 @@ class CoefficientsOperator(Operator):
     def __init__(self, stated: StatedCoefficients) -> None:
         spread, location, deviation = stated.spread, stated.location, stated.deviation
         if not (np.isfinite(spread).all() and np.isfinite(deviation).all()):
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         self.size = spread.size
-        self.spread, self._location, self._deviation = spread, location, deviation
+        self.spread, self.location, self._deviation = spread, location, deviation
 
     def draw(self, whitened: Array) -> Array:
         """Return ``D y``."""
@@ -97,13 +96,13 @@ class CoefficientsOperator(Operator):
         product, _ = lapack.dlauum(half, lower=1)
         return np.asarray(product * np.outer(self.spread, self.spread))
 
-    def to_model(self, whitened: Array) -> Array:
-        """Return the model's variable of a y."""
-        return self._location + self._deviation * whitened
+    def displace(self, whitened: Array) -> Array:
+        """Return how far from `location` the model's variable of a y is, of a vector or of each column of a matrix."""
+        return np.asarray((self._deviation * whitened.T).T)
 
     def from_model(self, values: Array) -> Array:
         """Return the y of the model's variable."""
-        return (values - self._location) / self._deviation
+        return (values - self.location) / self._deviation
 
     def log_volume(self) -> float:
         """Return ``log |∂ variable / ∂y|``."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedDense
 from pymc_rmhmc.latent.operators import Operator
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.cholesky import (
     cholesky,
     cholesky_adjoint_of_product,
@@ -42,9 +41,10 @@ class DenseOperator(Operator):
     """
 
     def __init__(self, stated: StatedDense, like: DenseOperator | None = None) -> None:
-        self.size, self.moves = stated.covariance.shape[0], stated.moves
-        self.factor: Array = factor_or_fail(stated.covariance) if like is None else like.factor
-        self._location, self._centred, self._multiplier = stated.location, stated.is_centred, stated.multiplier
+        self.factor: Array = _factor_of(stated) if like is None else like.factor
+        self.size, self.moves = self.factor.shape[0], stated.moves
+        self._centred, self._multiplier = stated.is_centred, stated.multiplier
+        self.location = stated.location if stated.is_centred else 0.0
 
     def draw(self, whitened: Array) -> Array:
         """Return ``L y``."""
@@ -62,17 +62,21 @@ class DenseOperator(Operator):
         """Return ``L Lᵀ``: whoever needs it often keeps it, for a chain keeps several operators."""
         return gram_lower(self.factor)
 
-    def to_model(self, whitened: Array) -> Array:
-        """Return the model's variable of a y."""
+    def matrix(self) -> Array:
+        """Return L itself, lower triangular."""
+        return self.factor
+
+    def displace(self, whitened: Array) -> Array:
+        """Return how far from `location` the model's variable of a y is, of a vector or of each column of a matrix."""
         if not self._centred:
-            return np.asarray(np.sign(self._multiplier) * whitened)
-        return np.asarray(self._location + self.draw(whitened) / self._multiplier)
+            return np.asarray((np.sign(self._multiplier) * whitened.T).T)
+        return np.asarray((self.draw(whitened).T / self._multiplier).T)
 
     def from_model(self, values: Array) -> Array:
         """Return the y of the model's variable."""
         if not self._centred:
             return np.asarray(np.sign(self._multiplier) * values)
-        return solve_lower(self.factor, self._multiplier * (values - self._location))
+        return solve_lower(self.factor, self._multiplier * (values - self.location))
 
     def log_volume(self) -> float:
         """Return ``log |∂ variable / ∂y|``."""
@@ -92,6 +96,19 @@ class DenseOperator(Operator):
         return cholesky_adjoint_of_product(self.factor, drawn_bar, noise)
 
 
+def _factor_of(stated: StatedDense) -> Array:
+    """Return the lower factor of what is read, or raise the failure to count."""
+    if stated.factor is None:
+        assert stated.covariance is not None
+        return factor_or_fail(stated.covariance)
+    factor = np.asfortranarray(np.tril(stated.factor), dtype=np.float64)
+    if not np.isfinite(factor).all():
+        raise PriorFailure(Failure.NON_FINITE)
+    if not (factor.diagonal() > 0.0).all():
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
+    return factor
+
+
 def factor_or_fail(matrix: Array) -> Array:
     """Return the lower Cholesky factor, or raise the failure to count."""
     factor = cholesky(matrix)
@@ -106,11 +123,11 @@ def factor_in_place(matrix: Array) -> Array:
     finite = bool(np.isfinite(matrix).all())
     factor = cholesky(matrix, overwrite=True) if finite else None
     if factor is None:
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)
     return factor
 
 
 def without_factor(matrix: Array) -> PriorFailure:
     """Return why a matrix, or what was made of it, has no factor."""
     finite = bool(np.isfinite(matrix).all())
-    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE, 0)
+    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)

@@ -142,9 +142,9 @@ class KroneckerOperator(Operator):
         """Return ``L Lᵀ``."""
         return self._product.dense()
 
-    def to_model(self, whitened: Array) -> Array:
-        """Return the model's variable of a y."""
-        return np.asarray(self._sign * whitened)
+    def displace(self, whitened: Array) -> Array:
+        """Return the model's variable of a y, or of each column of a matrix."""
+        return np.asarray((self._sign * whitened.T).T)
 
     def from_model(self, values: Array) -> Array:
         """Return the y of the model's variable."""

@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.forms.dense import factor_in_place
 from pymc_rmhmc.latent.operators import Operator, places_of, stacked
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.weighted_design import Weights
 from pymc_rmhmc.linalg.cholesky import inverse_lower, solve_lower
 from pymc_rmhmc.linalg.products import multiply_symmetric
@@ -66,7 +65,7 @@ class LatentSpace:
         by_design: bool = False,
     ) -> None:  # fmt: skip
         if not np.isfinite(mean).all():
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         self._operators = tuple(operators)
         self._stack = stacked(self._operators)
         self.weights, self.mean, self._sites, self._by_design = weights, mean, sites, by_design

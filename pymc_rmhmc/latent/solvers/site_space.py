@@ -20,13 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Placement, Pulled
 from pymc_rmhmc.latent.forms.dense import without_factor
 from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.latent.solvers.dual import (
     centre_of_sites,
     dual,
@@ -144,7 +143,7 @@ class SiteSpace:
     ) -> None:  # fmt: skip
         self.terms = tuple(terms)
         if by_design and not all(is_finite(term.design) for term in self.terms if term.design is not None):
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         operators = [term.operator for term in self.terms]
         self._slices, self._stack = places_of(operators), stacked(operators)
         self.mean, self._shift, self._by_design = mean, shift, by_design
@@ -173,7 +172,7 @@ class SiteSpace:
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
         # What is not finite in a mean leaves no number of what it makes.
         if not (math.isfinite(self.log_evidence) or np.isfinite(mean).all()):
-            raise PriorFailure(Failure.NON_FINITE, 0)
+            raise PriorFailure(Failure.NON_FINITE)
         self._slope: Array = found[0]
         self._centre_dual: Array = found[1]
         self.centre: Array = found[2]

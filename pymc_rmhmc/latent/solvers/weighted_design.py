@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.prior import PriorFailure
 from pymc_rmhmc.linalg.products import Products, is_finite, products_of
 
 __all__ = ["MovingWeights", "StandingWeights", "Weights"]
@@ -152,5 +151,5 @@ class MovingWeights:
 def _products(design: Any) -> Products:
     """Return products with an A whose entries are numbers."""
     if not is_finite(design):
-        raise PriorFailure(Failure.NON_FINITE, 0)
+        raise PriorFailure(Failure.NON_FINITE)
     return products_of(sparse.csr_array(design) if sparse.issparse(design) else design)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -13,11 +11,12 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from pymc_rmhmc.errors import CovarianceError, DataError
+from pymc_rmhmc.interfaces.stated import StatedDense, StatedKronecker, StatedVector
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import Evaluator, bad_constants
 from pymc_rmhmc.model.words.bad_inputs import not_finite_in_words
 
-__all__ = ["GaussianComponent", "LatentReader", "LatentRow", "factor_of_inverse"]
+__all__ = ["LatentReader", "LatentRow", "factor_of_inverse", "in_fortran_order"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -25,18 +24,6 @@ type Point = dict[str, np.ndarray]
 
 # Rows of a matrix that are looked at together.
 ROWS = 64
-
-
-class GaussianComponent(NamedTuple):
-    """One latent variable x, or one row of it, of k values."""
-
-    mean: Array | None  # (k,); None for zero
-    covariance: Array | None  # (k, k), to be factorised
-    cholesky: Array | None  # the lower factor (k, k), where the model gives it
-    predictor: Array | None  # A (n_sites, k); None for the identity
-    centred: bool  # whether the model's variable is x; if not, it is ν with ``x = Lν``
-    # A precision (k, k) that has no factor, for the words of an error; `cholesky` is then 0.
-    precision: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -82,27 +69,34 @@ class LatentReader:
         table = positions.reshape(size, n_rows).T if self.form == "whitened" else positions.reshape(n_rows, size)
         return [LatentRow(latent, row, size, table[row]) for row in range(n_rows)]
 
-    def components(self, point: Point, rows: Sequence[LatentRow]) -> list[GaussianComponent]:
-        """Return μ and Σ of some rows, without predictors."""
+    def vectors(self, point: Point, rows: Sequence[LatentRow]) -> list[StatedVector]:
+        """Return what the model states of some rows."""
+        shape = np.shape(point[self.value_name])
         evaluated = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)]
         given, means = evaluated[: self._n_matrices], evaluated[self._n_matrices :]
-        matrices = self._matrices(given, np.shape(point[self.value_name]))
+        if self.root == "kronecker":
+            return [StatedKronecker(tuple(given))]
+        matrices = self._matrices(given[0], shape)
         # Rows that share a matrix share what is made of it.
         stated = {i: _state(matrices[i], self.root) for i in {row.row % len(matrices) for row in rows}}
-        made = []
+        mean = np.broadcast_to(means[0] if means else 0.0, shape)
+        made: list[StatedVector] = []
         for row in rows:
-            mean = None
-            if means:
-                mean = np.broadcast_to(means[0], np.shape(point[self.value_name])).reshape(-1, row.size)[row.row]
-            covariance, cholesky, precision = stated[row.row % len(matrices)]
-            made.append(GaussianComponent(mean, covariance, cholesky, None, self.form != "whitened", precision))
+            covariance, factor = stated[row.row % len(matrices)]
+            location = mean.reshape(-1, row.size)[row.row]
+            made.append(StatedDense(covariance, location, self.form != "whitened", factor=factor))
         return made
 
-    def _matrices(self, given: list[Array], shape: tuple[int, ...]) -> Array | list[list[Array]]:
-        """Return what is given of every row, or what all rows share: a matrix, or those of a Kronecker product."""
+    def given(self, point: Point, row: LatentRow) -> Sequence[Array]:
+        """Return the matrix of a row as the model gives it, or those of a Kronecker product."""
+        given = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)[: self._n_matrices]]
         if self.root == "kronecker":
-            return [given]
-        (matrix,) = given
+            return given
+        matrices = self._matrices(given[0], np.shape(point[self.value_name]))
+        return [matrices[row.row % len(matrices)]]
+
+    def _matrices(self, matrix: Array, shape: tuple[int, ...]) -> Array:
+        """Return what is given of every row, or what all rows share."""
         if self.form == "independent":
             return np.diag(np.ravel(np.broadcast_to(matrix, shape)))[None]
         core = matrix.shape[-2:]
@@ -161,38 +155,26 @@ def _largest_asymmetry(matrix: Array) -> float:
     return 0.0 if alike else largest
 
 
-def _state(matrix: Array | list[Array], root: str) -> tuple[Array | None, Array | None, Array | None]:
-    """Return (Σ, L, τ), one or two of them None, from whatever the model gives."""
-    if isinstance(matrix, list):
-        return _state_product(matrix)
+def _state(matrix: Array, root: str) -> tuple[Array | None, Array | None]:
+    """Return the covariance in Fortran order, or its lower factor, from whatever the model gives."""
     if not np.isfinite(matrix).all():
-        return np.full((matrix.shape[0],) * 2, np.nan), None, None
+        return np.full((matrix.shape[0],) * 2, np.nan), None
     if root == "precision":
         factor = factor_of_inverse(matrix)
         # A factor of zeros is no factor: the draw is rejected and counted, or it is the user's error.
-        return (None, np.zeros_like(matrix), matrix) if factor is None else (None, factor, None)
+        return None, np.zeros_like(matrix) if factor is None else factor
     if root == "covariance":
-        return matrix, None, None
+        return in_fortran_order(matrix), None
     rows, columns = matrix.shape
     if rows != columns or np.triu(matrix, 1).any():
-        return matrix @ matrix.T, None, None  # ``A @ A.T`` is a covariance whatever A is
+        return in_fortran_order(matrix @ matrix.T), None  # ``A @ A.T`` is a covariance whatever A is
     negative = root == "cholesky" and bool((matrix.diagonal() < 0.0).any())
-    return None, matrix * np.where(matrix.diagonal() < 0.0, -1.0, 1.0) if negative else matrix, None
+    return None, matrix * np.where(matrix.diagonal() < 0.0, -1.0, 1.0) if negative else matrix
 
 
-def _state_product(matrices: Sequence[Array]) -> tuple[Array | None, Array | None, Array | None]:
-    """Do the same for a Kronecker product: its factor is that of the factors.
-
-    The product of the matrices is never factorised: its condition is the product of theirs, and a jitter of 1e-6 in
-    two of them is one of 1e-12.
-    """
-    factors = []
-    for matrix in matrices:
-        factor, info = lapack.dpotrf(matrix, lower=1, clean=1)
-        if info != 0 or not np.isfinite(matrix).all():
-            return matrix, None, None  # refused when it is factorised again, with its own eigenvalues in the words
-        factors.append(factor)
-    return None, reduce(np.kron, factors), None
+def in_fortran_order(matrix: Array) -> Array:
+    """Return a covariance in Fortran order: it is symmetric, so that its transpose is itself, at no cost."""
+    return matrix.T if matrix.flags.c_contiguous else np.asfortranarray(matrix)
 
 
 def factor_of_inverse(precision: Array) -> Array | None:

@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedKronecker, StatedPrior
-from pymc_rmhmc.model.forms.components import LatentRow
+from pymc_rmhmc.model.forms.components import LatentRow, in_fortran_order
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import operation_name
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
@@ -282,7 +282,7 @@ class CovarianceBlock(Block):
         mean, covariance, shift = self._prior(theta)
         matrices = covariance if covariance.ndim > 2 else [covariance]
         vectors = [
-            StatedDense(_in_fortran_order(matrix), mean - shift, self._is_centred, moves=not self.fixed_covariance)
+            StatedDense(in_fortran_order(matrix), mean - shift, self._is_centred, moves=not self.fixed_covariance)
             for matrix in matrices
         ]
         return StatedPrior(mean, shift, tuple(vectors))
@@ -324,11 +324,6 @@ class KroneckerBlock(Block):
     ) -> Array:
         """Return ``Σ ∂m/∂θ m̄ + Σ_i ∂K_i/∂θ K̄_i``, (d,)."""
         return self._prior.pullback(theta, mean_bar, *map(by_rows, vector_bars[0]))
-
-
-def _in_fortran_order(matrix: Array) -> Array:
-    """Return a covariance in Fortran order: it is symmetric, so that its transpose is itself, at no cost."""
-    return matrix.T if matrix.flags.c_contiguous else np.asfortranarray(matrix)
 
 
 def by_rows(bar: Array) -> Array:
