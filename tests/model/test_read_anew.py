@@ -396,8 +396,7 @@ def test_pymc_dims_is_named_where_it_is_in_the_way():
 
 
 
-@pytest.mark.parametrize("free", [False, True])
-@pytest.mark.parametrize("likelihood", ["truncated", "of its own"])
+@pytest.mark.parametrize(("likelihood", "free"), [("truncated", True), ("of its own", False)])
 def test_truncation_at_one_side_has_a_slope(likelihood, free):
     """PyMC knows a bound at infinity by its being a constant."""
     with pm.Model() as model:

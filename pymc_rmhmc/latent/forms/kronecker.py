@@ -54,6 +54,10 @@ class KroneckerProduct:
         # It is symmetric: its transpose is itself.
         return np.asfortranarray(_product(self._covariances).T)
 
+    def factor(self) -> Array:
+        """L (n, n)."""
+        return _product(self._factors)
+
     def multiply(self, values: Array, *, transpose: bool = False) -> Array:
         """``L v`` or ``Lᵀ v`` for a vector (n,), or for a matrix (n, m)."""
         return self._along_axes([f.T if transpose else f for f in self._factors], values)
@@ -137,6 +141,10 @@ class KroneckerOperator(Operator):
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``Lᵀ v``."""
         return self._product.multiply(values, transpose=True)
+
+    def matrix(self) -> Array:
+        """Return L, without the products that draw it."""
+        return self._product.factor()
 
     def covariance(self) -> Array:
         """Return ``L Lᵀ``."""
