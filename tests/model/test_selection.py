@@ -10,7 +10,7 @@ import pytest
 from pymc_rmhmc import describe
 
 N = 12
-MIXED = "y mixes distributions"
+MIXED, FAR = "y mixes distributions", "x lies over 1e+05 prior standard deviations from 0"
 
 
 def two_parts(rng):
@@ -59,6 +59,21 @@ def map_about_regions(rng):
     pm.Poisson("y", pt.exp(areas), observed=rng.poisson(2.0, size=N))
 
 
+def a_number_far_from_zero(rng):
+    pm.Normal("y", pm.Normal("x", 1e9, 10.0), 5.0, observed=1e9 + rng.normal(size=N))
+
+
+def a_walk_far_from_zero(rng):
+    start = pm.Normal.dist(-1e9, 10.0)
+    x = pm.GaussianRandomWalk("x", 0.0, pm.HalfNormal("s"), init_dist=start, steps=N - 1)
+    pm.Normal("y", x, 1.0, observed=rng.normal(size=N) - 1e9)
+
+
+def rows_far_from_zero(rng):
+    x = pm.MvNormal("x", [0.0, 1e-3, 0.0], cov=pm.HalfNormal("s") * 1e-18 * np.eye(3), shape=(2, 3))
+    pm.Normal("y", x, 1e-9, observed=np.zeros((2, 3)))
+
+
 @pytest.mark.parametrize(
     ("build", "why"),
     [
@@ -66,6 +81,7 @@ def map_about_regions(rng):
         (part_of_few_values, "the values of effects are independent"),
         (maps_in_time, "first is in the prior mean of second"),
         (map_about_regions, "regions is in the prior mean"),
+        (a_number_far_from_zero, FAR), (a_walk_far_from_zero, FAR), (rows_far_from_zero, FAR),
     ],
 )  # fmt: skip
 def test_the_graphs_chart_is_taken(build, why):

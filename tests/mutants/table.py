@@ -1582,6 +1582,15 @@ GRAPH_CHART = [
         "unit/test_noncentred_chart.py::test_both_ways_have_one_density_in_the_chart[taken away from a level]",
     ),
     Mutant(
+        "values-far-from-zero-in-blocks",
+        "a walk at 1e9 is half a standard deviation off, and its evidence by .8: squares lose their digits",
+        "_is_far_from_zero",
+        "(np.abs(vector.location) > FAR_FROM_ZERO * np.sqrt(vector.variances()))",
+        "(vector.location > FAR_FROM_ZERO * np.sqrt(vector.variances()))",
+        "model/test_selection.py::test_the_graphs_chart_is_taken[a_walk_far_from_zero-x lies over 1e+05 prior"
+        " standard deviations from 0]",
+    ),
+    Mutant(
         "bases-in-the-graphs-chart",
         "an HSGP makes a twentieth of its effective draws a second",
         "_are_of_a_basis",

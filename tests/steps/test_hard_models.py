@@ -468,3 +468,15 @@ def test_units_may_be_tiny():
     found = draw(model, draws=300, tune=150).posterior / unit
     assert float(found["a"].mean()) == pytest.approx(1.0 + 0.3 * noise.mean(), abs=0.02)
     assert float(found["s"].mean()) == pytest.approx(0.3 * noise.std(), rel=0.1)
+
+
+def test_values_may_be_a_billion():
+    """Of a time in seconds, say, whose square has no digits left for what the data say."""
+    y = 1e9 + np.array([3.0, -4.0, 6.0, 1.0])
+    with pm.Model() as model:
+        x = pm.Normal("x", 1e9, 10.0)
+        pm.Normal("y", x, 5.0, observed=y)
+    found = draw(model, draws=500, tune=200).posterior["x"] - 1e9
+    precision = 4.0 / 25.0 + 0.01
+    assert float(found.mean()) == pytest.approx(6.0 / 25.0 / precision, abs=0.5)
+    assert float(found.std()) == pytest.approx(precision**-0.5, rel=0.12)

@@ -26,7 +26,8 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
-from pymc_rmhmc.model.forms.priors import gaussian_candidates
+from pymc_rmhmc.model.forms.components import LatentReader
+from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, Charted, ChartedVariable
 from pymc_rmhmc.model.general.cost import MOST_EMULATED
 from pymc_rmhmc.model.general.density import GraphReading
@@ -44,6 +45,8 @@ MOST_COEFFICIENTS = 50
 # From so many seconds on the graph's chart, which takes a dozen gradients where latent blocks take two or three, is
 # slower for coefficients.
 LONG_GRADIENT = 2e-4
+# Values that lie further from 0, in standard deviations of their prior, leave the squares in sites no digits.
+FAR_FROM_ZERO = 1e5
 # Operations of which each result comes of single values, or of a sum of them: none is a product with a matrix.
 BY_VALUE = (
     ViewOp, Elemwise, DimShuffle, CAReduce, Reshape, SpecifyShape, Shape, Shape_i, Join, MakeVector, Subtensor,
@@ -145,6 +148,9 @@ def _why_general(structure: ModelStructure, reading: GraphReading) -> str:
 def _what_is_read(structure: ModelStructure, reading: GraphReading) -> str:
     """Return the reason that `_why_general` gives if the whole density has a derivative."""
     shapes, latents = reading.shapes, structure.latents
+    far = [each.variable for each in latents if _is_far_from_zero(reading.model, each, reading.point)]
+    if far:
+        return f"{names_of(far)} lies over {FAR_FROM_ZERO:.0e} prior standard deviations from 0"
     others = [v for v in reading.variables if v not in structure.variables]
     n_others = sum(math.prod(shapes[v]) for v in others)
     if n_others == 0:
@@ -170,6 +176,17 @@ def _what_is_read(structure: ModelStructure, reading: GraphReading) -> str:
         return ""
     names = listed([names_of([v]) for v in structure.variables])
     return f"the values of {names} are independent given the other variables"
+
+
+def _is_far_from_zero(model: pm.Model, latent: LatentVariable, point: Point) -> bool:
+    """Check whether a value's prior mean at a point is over `FAR_FROM_ZERO` standard deviations from 0."""
+    if latent.mean is None or not Evaluator(model, [latent.mean])(point)[0].any():
+        return False
+    reader = LatentReader(model, latent)
+    return any(
+        (np.abs(vector.location) > FAR_FROM_ZERO * np.sqrt(vector.variances())).any()
+        for vector in reader.vectors(point, reader.rows(0, point))
+    )
 
 
 def _vectors_above(structure: ModelStructure, effects: set[TensorVariable]) -> list[TensorVariable]:
