@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry, chance
+from pymc_rmhmc.dynamics.hamiltonian import turned
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR
 from pymc_rmhmc.graph_chart.constants import NO_ANGLES
 from pymc_rmhmc.linalg.compiled.compilation import compiled
@@ -115,9 +116,7 @@ def _step(  # pragma: no cover - compiled
     cosine, sine, half = math.cos(step_size), math.sin(step_size), 0.5 * step_size
     to, momentum = np.empty(u.size), np.empty(u.size)
     for i in range(u.size):
-        kicked = p[i] + half * slope[i]
-        to[i] = cosine * u[i] + sine * kicked
-        momentum[i] = cosine * kicked - sine * u[i]
+        to[i], momentum[i] = turned(u[i], p[i] + half * slope[i], cosine, sine)
     for i in flat.free:
         momentum[i] = p[i] + half * (slope[i] - u[i])
         to[i] = u[i] + step_size * momentum[i]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = ["Emulator"]
@@ -81,14 +82,13 @@ def _follow(
     reach: float,
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, a rotation, half a kick, so many times."""
-    step = time / n_steps
-    cosine, sine = np.cos(step), np.sin(step)
+    step, position, momentum = time / n_steps, position.copy(), momentum.copy()
     slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
     for _ in range(n_steps):
-        kicked = momentum + 0.5 * step * slope
-        position, momentum = cosine * position + sine * kicked, cosine * kicked - sine * position
+        kick(momentum, slope, 0.5 * step)
+        rotate(position, momentum, step)
         slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
-        momentum = momentum + 0.5 * step * slope
+        kick(momentum, slope, 0.5 * step)
     return position, momentum
 
 

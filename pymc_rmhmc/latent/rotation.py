@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Placed
+from pymc_rmhmc.dynamics.hamiltonian import Placed, kick, rotate
 from pymc_rmhmc.latent.charts.site import GaussianSites, residual_of_sites
 from pymc_rmhmc.latent.solvers.dual import gram
 from pymc_rmhmc.linalg.compiled.compilation import compiled
@@ -43,21 +43,6 @@ def _compiled_gram_product(spread: Any, vector: Any) -> Any:
     if spread.count == 1:
         return lambda spread, vector: multiply_symmetric(spread[0], vector)
     return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
-
-
-@compiled
-def _rotate(moved: Array, driven: Array, angle: float) -> None:  # pragma: no cover - compiled
-    cosine, sine = math.cos(angle), math.sin(angle)
-    for i in range(moved.size):
-        turned = cosine * moved[i] + sine * driven[i]
-        driven[i] = cosine * driven[i] - sine * moved[i]
-        moved[i] = turned
-
-
-@compiled
-def _kick(driven: Array, force: Array, time: float) -> None:  # pragma: no cover - compiled
-    for i in range(driven.size):
-        driven[i] += time * force[i]
 
 
 @compiled
@@ -134,10 +119,10 @@ def advance_rotation(
     moved, driven = np.zeros(force.size), np.zeros(force.size)
     for i in range(n):
         moved[first + i], driven[first + i] = displacement[i], drive[i]
-    _kick(driven, force, 0.5 * step_size)
+    kick(driven, force, 0.5 * step_size)
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
-        _rotate(moved, driven, step_size)
+        rotate(moved, driven, step_size)
         eta = np.empty(n)
         for i in range(n):
             eta[i] = centre[i] + moved[first + i]
@@ -151,7 +136,7 @@ def advance_rotation(
         spanned = gram_product(spread, residual)
         for i in range(n):
             force[first + i] = spanned[i]
-        _kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
+        kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
     gained = _gained(moved, driven, displacement, drive, n_steps * step_size)
     return n_steps, True, moved, driven, gained, eta, log_likelihood, log_density, slope, force
 

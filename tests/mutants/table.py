@@ -408,8 +408,8 @@ GEOMETRY = [
         "emulated-flow-not-reversible",
         "hyperparameters that move along an emulator have the wrong posterior",
         "emulator._follow",
-        "kicked = momentum + 0.5 * step * slope",
-        "kicked = momentum + step * slope",
+        "kick(momentum, slope, 0.5 * step)\n        rotate(position, momentum, step)",
+        "kick(momentum, slope, step)\n        rotate(position, momentum, step)",
         "unit/test_emulator.py::test_its_flow_taken_back_leads_to_the_beginning",
     ),
     Mutant(
@@ -608,9 +608,9 @@ GEOMETRY = [
     Mutant(
         "compiled-kicks-half-as-strong",
         "trajectories that are compiled from end to end are those of another posterior, and rejected",
-        "_kick",
-        "driven[i] += time * force[i]",
-        "driven[i] += 0.5 * time * force[i]",
+        "gaussian.kick",
+        "momentum[i] += time * force[i]",
+        "momentum[i] += 0.5 * time * force[i]",
         "model/test_compiled_paths.py::test_one_latent_value_has_a_path_as_well",
     ),
     Mutant(

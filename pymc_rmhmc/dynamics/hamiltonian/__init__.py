@@ -7,6 +7,9 @@ from pymc_rmhmc.dynamics.hamiltonian.gaussian import (
     SpannedHamiltonian,
     SpannedState,
     dot,
+    kick,
+    rotate,
+    turned,
 )
 from pymc_rmhmc.dynamics.hamiltonian.protocols import (
     Advanced,
@@ -30,5 +33,5 @@ __all__ = [
     "Advanced", "AdvancedSteps", "AndersonSolver", "Density", "DensityPoint", "GaussianHamiltonian", "GaussianState",
     "Hamiltonian", "ImplicitEquation", "MakeSteps", "MetricField", "MetricMatrix", "MetricPoint", "Placed",
     "RiemannianHamiltonian", "RiemannianState", "SiteHamiltonian", "SitePoint", "Solution", "SpannedHamiltonian",
-    "SpannedState", "ValuePoint", "dot",
+    "SpannedState", "ValuePoint", "dot", "kick", "rotate", "turned",
 ]  # fmt: skip

@@ -7,7 +7,6 @@ arrow reads, in a model that PyTensor has compiled. What this cannot evaluate, t
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import numba
@@ -15,6 +14,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.interfaces.stated import StatedCoefficients
@@ -67,20 +67,16 @@ def _follow(
     As `pymc_rmhmc.dynamics.integrators.RotationSplitting` makes them. It ends where something is not a number. No steps
     at all are an evaluation: a function of its own would take as long to compile.
     """
-    position, momentum = position.copy(), momentum + 0.5 * step_size * gradient
-    cosine, sine, done = math.cos(step_size), math.sin(step_size), 0
+    position, momentum, done = position.copy(), momentum.copy(), 0
+    kick(momentum, gradient, 0.5 * step_size)
     while True:
-        for i in range(momentum.size):
-            turned = cosine * position[i] + sine * momentum[i]
-            momentum[i] = cosine * momentum[i] - sine * position[i]
-            position[i] = turned
+        if n_steps > 0:
+            rotate(position, momentum, step_size)
         found = evaluate(functions, form, position)
         if done == n_steps:
             return done, position, momentum, found
         done += 1
-        time, slope = step_size if done < n_steps else 0.5 * step_size, found.gradient
-        for i in range(momentum.size):
-            momentum[i] += time * slope[i]
+        kick(momentum, found.gradient, step_size if done < n_steps else 0.5 * step_size)
         if done == n_steps or not found.usable:
             return done, position, momentum, found
 
@@ -126,12 +122,12 @@ class CoefficientsTarget:
         self, point: JointPoint, momentum: Array, n_steps: int, step_size: float
     ) -> tuple[int, None, Failure]:
         """A trajectory on which a covariance has no factor, by the target, which notes where: the step, and why."""
-        there, kick = point, 0.5 * step_size
+        there, time, momentum = point, 0.5 * step_size, momentum.copy()
         for done in range(1, n_steps + 1):
             assert there.gradient is not None
-            momentum = momentum + kick * there.gradient
-            cosine, sine, kick = math.cos(step_size), math.sin(step_size), step_size
-            position, momentum = cosine * there.position + sine * momentum, cosine * momentum - sine * there.position
+            kick(momentum, there.gradient, time)
+            position, time = there.position.copy(), step_size
+            rotate(position, momentum, step_size)
             there = self._target.at(position)
             if there.failure:
                 return done, None, there.failure
