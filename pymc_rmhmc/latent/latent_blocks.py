@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
@@ -119,7 +118,7 @@ def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, l
     operators, moves = [operator_of(each) for each in stated.vectors], block.has_moving_design
     arrow = None if block.is_sum else _arrow(stated.design, sites, like, moves=moves)
     if arrow is not None:
-        return ArrowConditional(arrow, stated.mean, cast("CoefficientsOperator", operators[0]), sites)
+        return ArrowConditional(arrow, stated.mean, operators[0], sites)
     n, k = stated.design.shape
     if k > n and not block.is_sum:
         if like is not None and not moves:

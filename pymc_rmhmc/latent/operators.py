@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pymc_rmhmc.linalg.cholesky import multiply_lower
+from pymc_rmhmc.errors import Failure, PriorFailure
+from pymc_rmhmc.linalg.cholesky import cholesky, multiply_lower
 
-__all__ = ["Design", "Operator", "Root", "places_of", "stacked"]
+__all__ = [
+    "Design", "Operator", "Root", "factor_in_place", "factor_or_fail", "places_of", "stacked", "without_factor",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Design = Array | sparse.csr_array
@@ -205,3 +208,27 @@ def places_of(operators: Sequence[Operator]) -> list[slice]:
         found.append(slice(first, first + operator.size))
         first += operator.size
     return found
+
+
+def factor_or_fail(matrix: Array) -> Array:
+    """Return the lower Cholesky factor, or raise the failure to count."""
+    factor = cholesky(matrix)
+    if factor is None:
+        raise without_factor(matrix)
+    return factor
+
+
+def factor_in_place(matrix: Array) -> Array:
+    """Return the lower Cholesky factor in place of a matrix, or raise the failure to count."""
+    # What is not finite is not to be seen any more afterwards.
+    finite = bool(np.isfinite(matrix).all())
+    factor = cholesky(matrix, overwrite=True) if finite else None
+    if factor is None:
+        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)
+    return factor
+
+
+def without_factor(matrix: Array) -> PriorFailure:
+    """Return why a matrix, or what was made of it, has no factor."""
+    finite = bool(np.isfinite(matrix).all())
+    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)

@@ -86,7 +86,7 @@ class CompiledBlock:
         """Return the prior at a point, with the shared data as they are now."""
         by_latent: dict[int, list[StatedVector]] = {}
         for latent, reader in enumerate(self._readers):
-            by_latent[latent] = reader.vectors(point, [row for row in self._rows if row.latent == latent])
+            by_latent[latent] = list(reader.vectors(point, [row for row in self._rows if row.latent == latent]))
         vectors = tuple(by_latent[row.latent].pop(0) for row in self._rows)
         designs = [None] * len(vectors) if self.sites_are_latents else self._predictors(point)
         mean = shift = np.zeros(self.n_sites)

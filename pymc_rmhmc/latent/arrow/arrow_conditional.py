@@ -19,6 +19,7 @@ from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
+from pymc_rmhmc.latent.operators import Operator
 
 __all__ = ["ArrowConditional"]
 
@@ -41,7 +42,7 @@ class ArrowConditional:
         A and the weights at θ̂.
     mean : (n,) array
         m, the predictor where y is 0.
-    operator : CoefficientsOperator
+    operator : Operator
         D.
     sites : GaussianSites
         With w̄ ≥ 0; where they follow θ by one power for all.
@@ -53,14 +54,15 @@ class ArrowConditional:
     """
 
     def __init__(
-        self, arrow: Arrow | MovingArrow, mean: Array, operator: CoefficientsOperator, sites: GaussianSites
+        self, arrow: Arrow | MovingArrow, mean: Array, operator: Operator, sites: GaussianSites
     ) -> None:
         standing, multiple = sites.standing
         if not np.isfinite(mean).all():
             raise PriorFailure(Failure.NON_FINITE)
         self.arrow, self.mean, self._operator = arrow, mean, operator
+        spread = cast("CoefficientsOperator", operator).spread
         root = self._root_multiple = math.sqrt(multiple)
-        self._unit_mean, self._spread, self._precision = root * mean, root * operator.spread, standing.precision
+        self._unit_mean, self._spread, self._precision = root * mean, root * spread, standing.precision
         self._sites = sites if root == 1.0 else GaussianSites(sites.linear / root, self._precision)
         slope = self._sites.gradient(self._unit_mean)
         inner = self._inner = arrow.inner(self._spread, slope)

@@ -34,7 +34,7 @@ from pymc_rmhmc.latent.arrow.coefficient_density import (
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
-from pymc_rmhmc.latent.forms.coefficients import CoefficientsOperator
+from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import Sites, sites_at
 from pymc_rmhmc.linalg.compiled.compilation import compiled
@@ -135,7 +135,7 @@ class CoefficientsTarget:
 
     @staticmethod
     def _point(position: Array, found: Evaluated) -> JointPoint:
-        operator = CoefficientsOperator(StatedCoefficients(found.scale, found.location, found.scale))
+        operator = operator_of(StatedCoefficients(found.scale, found.location, found.scale))
         placed = LatentPlacement(found.eta, NOTHING, NOTHING, operator, None, found.standard)
         return JointPoint(
             position, found.theta, [found.eta], [found.slope], [placed], found.log_given, found.log_density,

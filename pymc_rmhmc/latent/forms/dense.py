@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedDense
-from pymc_rmhmc.latent.operators import Operator
+from pymc_rmhmc.latent.operators import Operator, factor_or_fail
 from pymc_rmhmc.linalg.cholesky import (
-    cholesky,
     cholesky_adjoint_of_product,
     gram_lower,
     log_diagonal,
@@ -17,7 +16,7 @@ from pymc_rmhmc.linalg.cholesky import (
     solve_lower,
 )
 
-__all__ = ["DenseOperator", "factor_in_place", "factor_or_fail", "without_factor"]
+__all__ = ["DenseOperator"]
 
 type Array = NDArray[np.float64]
 
@@ -107,27 +106,3 @@ def _factor_of(stated: StatedDense) -> Array:
     if not (factor.diagonal() > 0.0).all():
         raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
     return factor
-
-
-def factor_or_fail(matrix: Array) -> Array:
-    """Return the lower Cholesky factor, or raise the failure to count."""
-    factor = cholesky(matrix)
-    if factor is None:
-        raise without_factor(matrix)
-    return factor
-
-
-def factor_in_place(matrix: Array) -> Array:
-    """Return the lower Cholesky factor in place of a matrix, or raise the failure to count."""
-    # What is not finite is not to be seen any more afterwards.
-    finite = bool(np.isfinite(matrix).all())
-    factor = cholesky(matrix, overwrite=True) if finite else None
-    if factor is None:
-        raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)
-    return factor
-
-
-def without_factor(matrix: Array) -> PriorFailure:
-    """Return why a matrix, or what was made of it, has no factor."""
-    finite = bool(np.isfinite(matrix).all())
-    return PriorFailure(Failure.NOT_POSITIVE_DEFINITE if finite else Failure.NON_FINITE)

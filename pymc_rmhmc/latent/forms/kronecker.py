@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.interfaces.stated import StatedKronecker
-from pymc_rmhmc.latent.forms.dense import factor_or_fail
-from pymc_rmhmc.latent.operators import Operator
+from pymc_rmhmc.latent.operators import Operator, factor_or_fail
 from pymc_rmhmc.linalg.cholesky import cholesky_adjoint
 
 __all__ = ["KroneckerOperator", "KroneckerProduct"]

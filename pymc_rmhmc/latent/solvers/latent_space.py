@@ -27,8 +27,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
-from pymc_rmhmc.latent.forms.dense import factor_in_place
-from pymc_rmhmc.latent.operators import Operator, places_of, stacked
+from pymc_rmhmc.latent.operators import Operator, factor_in_place, places_of, stacked
 from pymc_rmhmc.latent.solvers.weighted_design import Weights
 from pymc_rmhmc.linalg.cholesky import inverse_lower, solve_lower
 from pymc_rmhmc.linalg.products import multiply_symmetric

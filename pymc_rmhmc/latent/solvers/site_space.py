@@ -24,8 +24,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Placement, Pulled
-from pymc_rmhmc.latent.forms.dense import without_factor
-from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked
+from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked, without_factor
 from pymc_rmhmc.latent.solvers.dual import (
     centre_of_sites,
     dual,

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
 from pymc_rmhmc.errors import CovarianceError, DataError
-from pymc_rmhmc.interfaces.stated import StatedDense, StatedKronecker, StatedVector
+from pymc_rmhmc.interfaces.stated import StatedVector
+from pymc_rmhmc.model.forms import form_of
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import Evaluator, bad_constants
 from pymc_rmhmc.model.words.bad_inputs import not_finite_in_words
 
-__all__ = ["LatentReader", "LatentRow", "factor_of_inverse", "in_fortran_order"]
+__all__ = ["LatentReader", "LatentRow"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -40,7 +40,7 @@ class LatentReader:
     """The prior of one latent variable as a function of a point."""
 
     def __init__(self, model: pm.Model, latent: LatentVariable) -> None:
-        self.name, self.form, self.root = latent.name, latent.form, latent.root
+        self.name, self.form, self.root, self._stating = latent.name, latent.form, latent.root, form_of(latent)
         self.value_name = str(model.rvs_to_values[latent.variable].name)
         self.source_ndim = latent.source.ndim
         expressions, self._n_matrices = latent.expressions, len(latent.matrices)
@@ -69,40 +69,21 @@ class LatentReader:
         table = positions.reshape(size, n_rows).T if self.form == "whitened" else positions.reshape(n_rows, size)
         return [LatentRow(latent, row, size, table[row]) for row in range(n_rows)]
 
-    def vectors(self, point: Point, rows: Sequence[LatentRow]) -> list[StatedVector]:
+    def vectors(self, point: Point, rows: Sequence[LatentRow]) -> Sequence[StatedVector]:
         """Return what the model states of some rows."""
-        shape = np.shape(point[self.value_name])
         evaluated = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)]
         given, means = evaluated[: self._n_matrices], evaluated[self._n_matrices :]
-        if self.root == "kronecker":
-            return [StatedKronecker(tuple(given))]
-        matrices = self._matrices(given[0], shape)
-        # Rows that share a matrix share what is made of it.
-        stated = {i: _state(matrices[i], self.root) for i in {row.row % len(matrices) for row in rows}}
-        mean = np.broadcast_to(means[0] if means else 0.0, shape)
-        made: list[StatedVector] = []
-        for row in rows:
-            covariance, factor = stated[row.row % len(matrices)]
-            location = mean.reshape(-1, row.size)[row.row]
-            made.append(StatedDense(covariance, location, self.form != "whitened", factor=factor))
-        return made
+        mean = np.broadcast_to(means[0] if means else 0.0, np.shape(point[self.value_name]))
+        which, is_centred = [row.row for row in rows], self.form != "whitened"
+        return self._stating.state_at_a_point(given, self.root, mean, which, is_centred=is_centred)
 
     def given(self, point: Point, row: LatentRow) -> Sequence[Array]:
         """Return the matrix of a row as the model gives it, or those of a Kronecker product."""
         given = [np.asarray(value, dtype=np.float64) for value in self._evaluate(point)[: self._n_matrices]]
-        if self.root == "kronecker":
+        if given[0].ndim == 2:
             return given
-        matrices = self._matrices(given[0], np.shape(point[self.value_name]))
-        return [matrices[row.row % len(matrices)]]
-
-    def _matrices(self, matrix: Array, shape: tuple[int, ...]) -> Array:
-        """Return what is given of every row, or what all rows share."""
-        if self.form == "independent":
-            return np.diag(np.ravel(np.broadcast_to(matrix, shape)))[None]
-        core = matrix.shape[-2:]
-        if matrix.size == core[0] * core[1]:
-            return matrix.reshape(1, *core)
-        return np.broadcast_to(matrix, (*shape[:-1], *core)).reshape(-1, *core)
+        each = given[0].reshape(-1, *given[0].shape[-2:])
+        return [each[row.row % len(each)]]
 
     def check_inputs(self, point: Point) -> None:
         """Look for what makes every covariance useless: inputs that are not finite, or no symmetry.
@@ -153,43 +134,3 @@ def _largest_asymmetry(matrix: Array) -> float:
         alike &= np.allclose(rows, columns, rtol=1e-6, atol=1e-8 * scale, equal_nan=True)
         largest = max(largest, float(np.abs(rows - columns).max()))
     return 0.0 if alike else largest
-
-
-def _state(matrix: Array, root: str) -> tuple[Array | None, Array | None]:
-    """Return the covariance in Fortran order, or its lower factor, from whatever the model gives."""
-    if not np.isfinite(matrix).all():
-        return np.full((matrix.shape[0],) * 2, np.nan), None
-    if root == "precision":
-        factor = factor_of_inverse(matrix)
-        # A factor of zeros is no factor: the draw is rejected and counted, or it is the user's error.
-        return None, np.zeros_like(matrix) if factor is None else factor
-    if root == "covariance":
-        return in_fortran_order(matrix), None
-    rows, columns = matrix.shape
-    if rows != columns or np.triu(matrix, 1).any():
-        return in_fortran_order(matrix @ matrix.T), None  # ``A @ A.T`` is a covariance whatever A is
-    negative = root == "cholesky" and bool((matrix.diagonal() < 0.0).any())
-    return None, matrix * np.where(matrix.diagonal() < 0.0, -1.0, 1.0) if negative else matrix
-
-
-def in_fortran_order(matrix: Array) -> Array:
-    """Return a covariance in Fortran order: it is symmetric, so that its transpose is itself, at no cost."""
-    return matrix.T if matrix.flags.c_contiguous else np.asfortranarray(matrix)
-
-
-def factor_of_inverse(precision: Array) -> Array | None:
-    """Return the lower factor of ``τ⁻¹``; None if τ is not positive definite.
-
-    From ``τ = U Uᵀ`` with an upper U, which is the ordinary factor of τ read backwards, ``L = U⁻ᵀ``. The
-    inverse is never formed, nor factorised again: of an ill-conditioned τ it would have lost a digit or
-    two more of the determinant, or have come out indefinite.
-    """
-    backwards = np.asfortranarray(precision[::-1, ::-1])
-    factor, info = lapack.dpotrf(backwards, lower=1, clean=1)
-    # A pivot is the part of a diagonal element that the others do not explain. Below this it is rounding,
-    # and the matrix singular (an intrinsic prior, such as D - W), whatever its sign has come out as.
-    noise = precision.shape[0] * np.finfo(np.float64).eps * backwards.diagonal()
-    if info != 0 or not (factor.diagonal() ** 2 > noise).all():
-        return None
-    inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
-    return np.asfortranarray(inverse[::-1, ::-1].T)

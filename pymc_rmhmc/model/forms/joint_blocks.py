@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,8 +14,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
-from pymc_rmhmc.interfaces.stated import StatedDense, StatedKronecker, StatedPrior
-from pymc_rmhmc.model.forms.components import LatentRow, in_fortran_order
+from pymc_rmhmc.interfaces.stated import StatedPrior
+from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import operation_name
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
@@ -25,13 +25,10 @@ from pymc_rmhmc.model.observed.observed_terms import Terms, gradient_by, shift_o
 
 __all__ = [
     "Block",
-    "CovarianceBlock",
     "Differentiated",
-    "KroneckerBlock",
     "Places",
+    "VectorBlock",
     "by_rows",
-    "covariance_of",
-    "covariances_of_rows",
 ]
 
 type Array = NDArray[np.float64]
@@ -247,8 +244,8 @@ class Block:
         self._compile_information(model, theta, observed, shift, together=together)
 
 
-class CovarianceBlock(Block):
-    """One latent Gaussian vector, or the rows of a variable: prior and likelihood as functions of θ.
+class VectorBlock(Block):
+    """One latent Gaussian vector of any form, or the rows of a variable: prior and likelihood as functions of θ.
 
     A site is a latent value and whatever part of its predictor θ adds to it.
     """
@@ -262,85 +259,38 @@ class CovarianceBlock(Block):
         self.rows = where if len(rows) > 1 else None
         size = where.size
         self.sizes, self.n_sites, self._is_centred = (size,), size, latent.form == "centred"
-        shift = shift_of(observed, theta, size)
+        shift, self._form = shift_of(observed, theta, size), form_of(latent)
         # A mean is the variable's own, whose values are in the rows' order; one row's may serve for all.
         mean = pt.zeros(size)
         if latent.mean is not None:
             mean = pt.broadcast_to(latent.mean, shape if latent.mean.ndim > 2 else where.shape).ravel()
-        covariance = covariance_of(latent)
-        if covariance.ndim > 2:
-            covariance = covariances_of_rows(latent, shape)
-            covariance = covariance[0] if len(rows) == 1 else covariance
-        mean, covariance = theta.substitute([mean, covariance], model)
+        matrices = [m[0] if m.ndim > 2 and len(rows) == 1 else m for m in self._form.matrices(latent, shape)]
+        mean, *matrices = theta.substitute([mean, *matrices], model)
         mean = mean + shift
-        self.fixed_covariance = theta.symbol not in ancestors([covariance])
-        self._prior = Differentiated(model, theta.symbol, [mean, covariance, shift], [mean, covariance])
+        self.fixed_covariance = theta.symbol not in ancestors(matrices)
+        self._prior = Differentiated(model, theta.symbol, [mean, *matrices, shift], [mean, *matrices])
         self._compile_likelihood(model, theta, observed, shift)
 
     def prior(self, theta: Array) -> StatedPrior:
         """Return the vector, or the rows, at θ."""
-        mean, covariance, shift = self._prior(theta)
-        matrices = covariance if covariance.ndim > 2 else [covariance]
+        mean, *matrices, shift = self._prior(theta)
+        each = [[matrix] for matrix in matrices[0]] if matrices[0].ndim > 2 else [matrices]
+        location, moves = mean - shift, not self.fixed_covariance
         vectors = [
-            StatedDense(in_fortran_order(matrix), mean - shift, self._is_centred, moves=not self.fixed_covariance)
-            for matrix in matrices
+            self._form.state(given, location, 1.0, is_centred=self._is_centred, moves=moves) for given in each
         ]
         return StatedPrior(mean, shift, tuple(vectors))
 
-    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: None) -> Array:
-        """Return ``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, (d,)."""
-        bar = vector_bars[0] if len(vector_bars) == 1 else np.stack(vector_bars)
-        return self._prior.pullback(theta, mean_bar, by_rows(bar))
-
-
-class KroneckerBlock(Block):
-    """One latent vector ``(L₁ ⊗ L₂ ⊗ ...) v`` of whitened values, whose covariance stays a Kronecker product.
-
-    A site is a value of the vector and whatever part of its predictor θ adds to it. What is compiled is of the size
-    of the K_i, and not of their product.
-    """
-
-    def __init__(
-        self, model: pm.Model, name: str, latent: LatentVariable, theta: Hyperparameters, rows: Sequence[LatentRow],
-        shape: tuple[int, ...], observed: Sequence[Terms],
-    ) -> None:  # fmt: skip
-        size = math.prod(shape)
-        self.name, self.value_names = name, (str(model.rvs_to_values[latent.variable].name),)
-        self.sizes, self.n_sites = (size,), size
-        covariances = theta.substitute(latent.matrices, model)
-        self.fixed_covariance = theta.symbol not in ancestors(covariances)
-        shift = shift_of(observed, theta, size)
-        stated = [shift, *covariances]
-        self._prior = Differentiated(model, theta.symbol, stated, stated)
-        self._compile_likelihood(model, theta, observed, shift)
-
-    def prior(self, theta: Array) -> StatedPrior:
-        """Return the vector at θ."""
-        shift, *covariances = self._prior(theta)
-        return StatedPrior(shift, shift, (StatedKronecker(tuple(covariances), moves=not self.fixed_covariance),))
-
     def prior_pullback(
-        self, theta: Array, mean_bar: Array, vector_bars: list[Sequence[Array]], design_bar: None
+        self, theta: Array, mean_bar: Array, vector_bars: list[Array | list[Array]], design_bar: None
     ) -> Array:
-        """Return ``Σ ∂m/∂θ m̄ + Σ_i ∂K_i/∂θ K̄_i``, (d,)."""
-        return self._prior.pullback(theta, mean_bar, *map(by_rows, vector_bars[0]))
+        """Return ``Σ ∂m/∂θ m̄ + Σ ∂K/∂θ K̄``, or that by all K_i, (d,)."""
+        first = vector_bars[0]
+        bars = first if isinstance(first, list) else [first if len(vector_bars) == 1 else np.stack(vector_bars)]
+        return self._prior.pullback(theta, mean_bar, *map(by_rows, bars))
 
 
 def by_rows(bar: Array) -> Array:
     """Return a derivative by a variance or a covariance, or by several, as compiled functions take it: in C order."""
     # K̄ is multiplied by a symmetric derivative: it may as well be transposed, at no cost.
     return bar.T if bar.ndim == 2 and bar.flags.f_contiguous else np.ascontiguousarray(bar)
-
-
-def covariances_of_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
-    """Return K of every row, (r, n, n), of a variable of this shape."""
-    n = shape[-1]
-    return pt.broadcast_to(covariance_of(latent), (*shape, n)).reshape((math.prod(shape[:-1]), n, n))
-
-
-def covariance_of(latent: LatentVariable) -> TensorVariable:
-    """Return K as an expression, or that of every row, from whichever matrix the model gives."""
-    matrix, root = latent.matrix.astype("float64"), latent.root
-    if root == "covariance":
-        return matrix
-    return matrix @ matrix.mT if root == "cholesky" else pt.linalg.inv(matrix)

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
-from pymc_rmhmc.model.forms.joint_blocks import CovarianceBlock, KroneckerBlock
+from pymc_rmhmc.model.forms.joint_blocks import VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
@@ -42,7 +42,7 @@ __all__ = ["NO_HYPERPARAMETERS", "JointBlock", "JointModel", "JointPlan", "plan_
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 type Sites = NDArray[np.int64]
-type JointBlock = CovarianceBlock | DesignBlock | KroneckerBlock | SumBlock
+type JointBlock = DesignBlock | SumBlock | VectorBlock
 
 NO_HYPERPARAMETERS = "no block depends on continuous hyperparameters"
 # θ has a dense mass matrix, learned from as many draws, and its curvature at the mode costs two gradients a dimension.
@@ -228,8 +228,7 @@ class _BlockPlan:
             same = SameValues(math.prod(self.shapes[0]), len(self.shapes))
             made: JointBlock = self._of_matrices(same, observed)
         else:
-            form = KroneckerBlock if latent.root == "kronecker" else CovarianceBlock
-            made = form(self.model, self.block.name, latent, self.theta, self.rows, self.shapes[0], observed)
+            made = VectorBlock(self.model, self.block.name, latent, self.theta, self.rows, self.shapes[0], observed)
         made.plain = self.plain
         return made
 

@@ -17,15 +17,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
-from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense, StatedKronecker, StatedPrior, StatedVector
-from pymc_rmhmc.model.forms.joint_blocks import (
-    Block,
-    Differentiated,
-    Places,
-    by_rows,
-    covariance_of,
-    covariances_of_rows,
-)
+from pymc_rmhmc.interfaces.stated import StatedPrior
+from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms.coefficients import normals, state
+from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated, Places, by_rows
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import operation_name
@@ -141,7 +136,7 @@ class DesignBlock(_LinearBlock):
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
-        stated = [_stated(s) for s in sources]
+        stated = [normals(s.latent, s.shape, s.read.scale) for s in sources]
         location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
         location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
         shift = shift_of(observed, theta, self.n_sites)
@@ -170,7 +165,7 @@ class DesignBlock(_LinearBlock):
         if self._moving is not None:
             self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
-        return StatedPrior(mean, shift, (StatedCoefficients(spread, location, deviation),), design)
+        return StatedPrior(mean, shift, (state([spread], location, deviation, is_centred=True),), design)
 
     def prior_pullback(
         self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Array | list[Array] | None
@@ -200,8 +195,11 @@ class SumBlock(_LinearBlock):
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
-        self._kinds = tuple("kronecker" if s.latent.root == "kronecker" else s.latent.form for s in sources)
-        stated = [self._stated_part(s) for s in sources]
+        self._forms = tuple((form_of(s.latent), s.latent.form == "centred") for s in sources)
+        stated = [
+            form.in_a_sum(s.latent, s.shape, s.read.scale.ravel() if s.read.is_scaled else None)
+            for (form, _), s in zip(self._forms, sources, strict=True)
+        ]
         self._counts = tuple(len(part[0]) for part in stated)
         flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
         guarded = _guard_roots(theta.substitute(flat, model))
@@ -211,29 +209,11 @@ class SumBlock(_LinearBlock):
         self._prior = Differentiated(model, theta.symbol, [shift, *self._directions, *guarded], weighted)
         self._compile_likelihood(model, theta, observed, shift)
 
-    @staticmethod
-    def _stated_part(
-        source: DesignSource,
-    ) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
-        """Return K, all K_i or D; what the sites read where y is 0; location and scale of the model's variable."""
-        latent = source.latent
-        if latent.form == "independent":
-            location, deviation, scale = _stated(source)
-            return [scale * deviation], scale * location, location, deviation
-        size = math.prod(source.shape)
-        mean = pt.zeros(size) if latent.mean is None else pt.broadcast_to(latent.mean, source.shape).ravel()
-        first, *others = latent.matrices if latent.root == "kronecker" else [_of_all_rows(latent, source.shape)]
-        if not source.read.is_scaled:
-            return [first, *others], mean, mean, pt.ones(1)
-        scale = source.read.scale.ravel()
-        # Of a Kronecker product one factor takes the number.
-        return [scale[:, None] * first * scale[None, :], *others], scale * mean, mean, scale
-
     def prior(self, theta: Array) -> StatedPrior:
         """Return the vectors at θ."""
         shift, *stated = self._prior(theta)
         design = self._constant if self._moving is None else self._cut(self._moving.matrix(stated.pop(0)))
-        n_seconds, n = sum(self._counts), len(self._kinds)
+        n_seconds, n = sum(self._counts), len(self._forms)
         centres = stated[n_seconds : n_seconds + n]
         mean = shift + self._read_centres(design, centres)
         if self._moving is not None:
@@ -244,8 +224,10 @@ class SumBlock(_LinearBlock):
         )
         locations, scales = stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :]
         vectors = tuple(
-            _vector(kind, [next(given) for _ in range(count)], location, scale)
-            for kind, count, location, scale in zip(self._kinds, self._counts, locations, scales, strict=True)
+            form.state([next(given) for _ in range(count)], location, scale, is_centred=is_centred)
+            for (form, is_centred), count, location, scale in zip(
+                self._forms, self._counts, locations, scales, strict=True
+            )
         )
         return StatedPrior(mean, shift, vectors, design)
 
@@ -284,42 +266,12 @@ class SumBlock(_LinearBlock):
         return self._prior.pullback(theta, np.asarray(mean_bar), *bars, *seconds, *centre_bars)
 
 
-def _vector(kind: str, seconds: list[Array], location: Array, scale: Array) -> StatedVector:
-    """Return what is stated of a vector of a sum, from its K, K_i or D, its location and scale."""
-    if kind == "independent":
-        return StatedCoefficients(seconds[0], location, scale)
-    if kind == "kronecker":
-        return StatedKronecker(tuple(seconds), np.sign(scale))
-    return StatedDense(seconds[0], location, kind == "centred", scale)
-
-
 def _at_entries(bar: Array, design: Matrix) -> Array:
     """Return a derivative by A, or of a sparse A by its entries, in their order."""
     if isinstance(design, np.ndarray):
         return bar
     rows = np.repeat(np.arange(design.shape[0]), np.diff(design.indptr))
     return np.asarray(bar[rows, design.indices])
-
-
-def _stated(source: DesignSource) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return mean, standard deviation and scale of every coefficient, (k,) each."""
-    latent = source.latent
-    assert latent.mean is not None
-    # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
-    deviation = pt.switch(latent.matrix > 0.0, latent.matrix, np.nan)
-    # A mean or a scale may be one number for all.
-    mean, deviation, scale = (
-        pt.broadcast_to(part, source.shape).ravel() for part in (latent.mean, deviation, source.read.scale)
-    )
-    return mean, deviation, scale
-
-
-def _of_all_rows(latent: LatentVariable, shape: tuple[int, ...]) -> TensorVariable:
-    """Return the covariance of all values of a variable, whose rows are independent."""
-    if len(shape) == 1:
-        return covariance_of(latent)
-    rows, (n_rows, n) = covariances_of_rows(latent, shape), (math.prod(shape[:-1]), shape[-1])
-    return (pt.eye(n_rows)[:, None, :, None] * rows[:, :, None, :]).reshape((n_rows * n, n_rows * n))
 
 
 def _guard_roots(expressions: Sequence[TensorVariable]) -> list[TensorVariable]:

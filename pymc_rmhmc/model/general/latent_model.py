@@ -21,7 +21,7 @@ from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.forms.components import LatentReader
-from pymc_rmhmc.model.forms.joint_blocks import covariance_of
+from pymc_rmhmc.model.forms.dense import covariance_of
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, FirstOrder, LatentVariable, first_order
 from pymc_rmhmc.model.general.density import PackedModel, gradient_of, twice
 from pymc_rmhmc.model.general.information import information_form
