@@ -189,8 +189,9 @@ def test_functions_are_compiled_in_the_rooms_that_say_so():
 
 
 # Counts of `tools/house.py` that may only fall. Who lowers one writes the new number here.
-AT_MOST = {"Any": 264, "isinstance": 0, "changed": 1, "names": 0, "short": 0, "words": 189}
-FILES_OF_A_FORM = {"kronecker": 2, "dense": 5, "coefficients": 5}
+AT_MOST = {"Any": 264, "isinstance": 0, "changed": 1, "names": 0, "short": 0, "words": 177}
+# Two files of its name, and a row in two tables; an arrow is made of coefficients.
+FILES_OF_A_FORM = {"coefficients": 5, "dense": 4, "kronecker": 4}
 
 
 @pytest.mark.parametrize("counted", AT_MOST)

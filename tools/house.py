@@ -24,12 +24,9 @@ CHECKS = {
     ("tuning/joint_adapter.py", "GaussianSites"), ("latent/target.py", "LatentDensity"),
     ("metrics/graph_metric.py", "MatrixDensity"),
 }  # fmt: skip
-# A form of a prior, by the files that are its own.
-FORMS = {
-    "kronecker": {"latent.forms.kronecker"},
-    "dense": {"latent.forms.dense"},
-    "coefficients": {"latent.forms.coefficients"},
-}
+# Forms of a prior: a file of this name in each of two folders, and a row in the `__init__` of each.
+FORMS = ("coefficients", "dense", "kronecker")
+FOLDERS_OF_FORMS = ("latent.forms", "model.forms")
 # First words of docstrings that are verbs.
 VERBS = frozenset(Path(__file__).with_name("verbs.txt").read_text().split())
 
@@ -83,13 +80,12 @@ def files_by_folder() -> Counter[str]:
 
 
 def repeated_base_names() -> list[str]:
-    """List files whose base name another file has too."""
+    """List files whose base name another file has too, but for those of one form."""
     by_name = defaultdict(list)
     for file in texts():
         by_name[Path(file).stem].append(file)
-    return sorted(
-        f"{name}: {', '.join(files)}" for name, files in by_name.items() if len(files) > 1 and name != "__init__"
-    )
+    twice = {name: files for name, files in by_name.items() if len(files) > 1 and name not in {"__init__", *FORMS}}
+    return sorted(f"{name}: {', '.join(files)}" for name, files in twice.items())
 
 
 def uses_of_any() -> list[str]:
@@ -151,7 +147,8 @@ def _is_dict(node: ast.AST) -> bool:
 def files_of_forms() -> dict[str, list[str]]:
     """List the files that know of each form of a prior: its own, and those that import them."""
     found = {}
-    for form, own in FORMS.items():
+    for form in FORMS:
+        own = {f"{folder}.{form}" for folder in FOLDERS_OF_FORMS}
         found[form] = sorted(file for file in texts() if module(file) in own or own & imports(file))
     return found
 
@@ -159,10 +156,11 @@ def files_of_forms() -> dict[str, list[str]]:
 def imports(file: str) -> set[str]:
     """Return what a file imports of the package, by dotted names in it."""
     prefix = f"{PACKAGE.name}."
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(trees()[file]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(prefix):
-            found.add((node.module or "").removeprefix(prefix))
+            at = (node.module or "").removeprefix(prefix)
+            found |= {at, *(f"{at}.{each.name}" for each in node.names)}
     return found
 
 

@@ -11,9 +11,8 @@ from scipy import sparse
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
-from pymc_rmhmc.latent.arrow.arrow_conditional import ArrowConditional
-from pymc_rmhmc.latent.arrow.arrow_design import Arrow, MovingArrow
-from pymc_rmhmc.latent.arrow.arrow_factors import arrow_pattern
+from pymc_rmhmc.latent.arrow.arrow_design import Arrow, ArrowConditional, MovingArrow
+from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional

@@ -15,7 +15,7 @@ from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.latent.arrow.compiled_coefficients import CoefficientsTarget, compiled_coefficients
+from pymc_rmhmc.latent.arrow.coefficient_density import CoefficientsTarget, compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.model.conftest import exact_log_density
@@ -228,7 +228,7 @@ def test_where_a_covariance_of_the_hyperparameters_has_no_factor_is_found_again(
 
     hamiltonian, state = begin(fast, np.zeros(target.size))
     (whole,) = RotationSplitting().path(hamiltonian, state, 2, STEP_SIZE)
-    monkeypatch.setattr("pymc_rmhmc.latent.arrow.compiled_coefficients._follow", no_follower)
+    monkeypatch.setattr("pymc_rmhmc.latent.arrow.coefficient_density._follow", no_follower)
     monkeypatch.setattr(target.density, "rest", rest_that_is_lost)
     (step,) = RotationSplitting().path(hamiltonian, state, 3, STEP_SIZE)
     assert (step.state, step.n_steps, step.failure) == (None, 2, Failure.NOT_POSITIVE_DEFINITE)

@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.latent.arrow.arrow_factors import arrow_pattern
+from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.solvers.dual import gram, weigh

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense
-from pymc_rmhmc.model.forms import dense
 from pymc_rmhmc.model.forms.priors import LatentVariable
 
-__all__ = ["in_a_sum", "matrices", "normals", "state", "state_at_a_point"]
+__all__ = ["in_a_sum", "matrices", "state", "state_at_a_point"]
 
 type Array = NDArray[np.float64]
 
@@ -27,7 +26,12 @@ def in_a_sum(
     latent: LatentVariable, shape: tuple[int, ...], scale: TensorVariable | None
 ) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
     """Return D; what the sites read where y is 0; mean and standard deviation of the variable."""
-    location, deviation, scale = normals(latent, shape, pt.ones(()) if scale is None else scale)
+    assert latent.mean is not None
+    # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
+    deviation = pt.switch(latent.matrix > 0.0, latent.matrix, np.nan)
+    # A mean or a scale may be one number for all.
+    parts = latent.mean, deviation, pt.ones(()) if scale is None else scale
+    location, deviation, scale = (pt.broadcast_to(part, shape).ravel() for part in parts)
     return [scale * deviation], scale * location, location, deviation
 
 
@@ -43,16 +47,4 @@ def state_at_a_point(
 ) -> list[StatedDense]:
     """State one vector with a diagonal factor, whose values may be the sites."""
     diagonal = np.diag(np.ravel(np.broadcast_to(given[0], mean.shape)))
-    return dense.state_at_a_point([diagonal], root, mean.ravel(), rows, is_centred=is_centred)
-
-
-def normals(
-    latent: LatentVariable, shape: tuple[int, ...], scale: TensorVariable
-) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return mean, standard deviation and scale of every coefficient, (k,) each."""
-    assert latent.mean is not None
-    # As in PyMC a standard deviation below 0 is none; a scale that multiplies may have either sign.
-    deviation = pt.switch(latent.matrix > 0.0, latent.matrix, np.nan)
-    # A mean or a scale may be one number for all.
-    mean, deviation, scale = (pt.broadcast_to(part, shape).ravel() for part in (latent.mean, deviation, scale))
-    return mean, deviation, scale
+    return [StatedDense(None, mean.ravel(), is_centred, factor=diagonal) for _ in rows]

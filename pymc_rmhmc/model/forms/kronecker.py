@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.stated import StatedKronecker
-from pymc_rmhmc.model.forms.dense import scaled
 from pymc_rmhmc.model.forms.priors import LatentVariable
 
 __all__ = ["in_a_sum", "matrices", "state", "state_at_a_point"]
@@ -28,8 +27,8 @@ def matrices(latent: LatentVariable, shape: tuple[int, ...]) -> list[TensorVaria
 def in_a_sum(
     latent: LatentVariable, shape: tuple[int, ...], scale: TensorVariable | None
 ) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
-    """Return the K_i, of which one takes the number, and what else `scaled` does."""
-    return scaled(list(latent.matrices), latent, shape, scale)
+    """Return the K_i, of which one takes the number, and what else `LatentVariable.scaled` does."""
+    return latent.scaled(list(latent.matrices), shape, scale)
 
 
 def state(

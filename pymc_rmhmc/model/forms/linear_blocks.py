@@ -19,7 +19,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedPrior
 from pymc_rmhmc.model.forms import form_of
-from pymc_rmhmc.model.forms.coefficients import normals, state
 from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated, Places, by_rows
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.priors import LatentVariable
@@ -50,6 +49,11 @@ class DesignSource:
     latent: LatentVariable
     read: ScaledSource
     shape: tuple[int, ...]
+
+    def in_a_sum(self) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
+        """Return what its form says of it where it is one of several that are read; see `Form`."""
+        scale = self.read.scale if self.read.is_scaled else None
+        return form_of(self.latent).in_a_sum(self.latent, self.shape, scale)
 
 
 class _LinearBlock(Block, ABC):
@@ -136,11 +140,10 @@ class DesignBlock(_LinearBlock):
         observed: Sequence[Terms], point: Point,
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
-        stated = [normals(s.latent, s.shape, s.read.scale) for s in sources]
-        location, deviation, scale = (pt.concatenate([s[i] for s in stated]) for i in range(3))
-        location, deviation, scale = _guard_roots(theta.substitute([location, deviation, scale], model))
+        self._form, parts = form_of(sources[0].latent), [s.in_a_sum() for s in sources]
+        spread, *others = (pt.concatenate(each) for each in zip(*([d, *more] for (d,), *more in parts), strict=True))
+        spread, centre, location, deviation = _guard_roots(theta.substitute([spread, *others], model))
         shift = shift_of(observed, theta, self.n_sites)
-        spread, centre = scale * deviation, scale * location
         self._centre_moves = theta.symbol in ancestors([centre])
         stated = [centre, spread, location, deviation, shift, *self._directions]
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
@@ -165,7 +168,7 @@ class DesignBlock(_LinearBlock):
         if self._moving is not None:
             self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
-        return StatedPrior(mean, shift, (state([spread], location, deviation, is_centred=True),), design)
+        return StatedPrior(mean, shift, (self._form.state([spread], location, deviation, is_centred=True),), design)
 
     def prior_pullback(
         self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Array | list[Array] | None
@@ -196,10 +199,7 @@ class SumBlock(_LinearBlock):
     ) -> None:  # fmt: skip
         super().__init__(model, name, sources, reader, point)
         self._forms = tuple((form_of(s.latent), s.latent.form == "centred") for s in sources)
-        stated = [
-            form.in_a_sum(s.latent, s.shape, s.read.scale.ravel() if s.read.is_scaled else None)
-            for (form, _), s in zip(self._forms, sources, strict=True)
-        ]
+        stated = [s.in_a_sum() for s in sources]
         self._counts = tuple(len(part[0]) for part in stated)
         flat = [second for part in stated for second in part[0]] + [part[i] for i in (1, 2, 3) for part in stated]
         guarded = _guard_roots(theta.substitute(flat, model))

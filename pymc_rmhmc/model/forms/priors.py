@@ -93,6 +93,20 @@ class LatentVariable:
         name = str(self.variable.name)
         return name.removesuffix("_rotated_") if self.form == "whitened" else name
 
+    def scaled(
+        self, matrices: list[TensorVariable], shape: tuple[int, ...], scale: TensorVariable | None
+    ) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
+        """Return K, or all K_i, times a number; what sites read where y is 0; and the variable's mean and the number.
+
+        Of a Kronecker product one factor takes the number.
+        """
+        size = math.prod(shape)
+        mean = pt.zeros(size) if self.mean is None else pt.broadcast_to(self.mean, shape).ravel()
+        if scale is None:
+            return matrices, mean, mean, pt.ones(1)
+        scale = scale.ravel()
+        return [scale[:, None] * matrices[0] * scale[None, :], *matrices[1:]], scale * mean, mean, scale
+
 
 def read_latent(model: pm.Model, variable: TensorVariable) -> LatentVariable | str:
     """Recognise the prior of a free random variable, or give the reason why it is not."""
