@@ -25,7 +25,7 @@ __all__ = [
     "cholesky_adjoint",
     "cholesky_adjoint_of_product",
     "cogram_lower",
-    "factor_of_inverse", "factorise_in_place",
+    "factorise_in_place",
     "gram_lower",
     "identity_plus_scaled",
     "inverse_lower",
@@ -425,21 +425,3 @@ def add_covariance_terms(
         column[0] += 0.5 * scale * scale * held[0]
         for i in range(n - j):
             column[i] -= scale * after[i] * held[i]
-
-
-def factor_of_inverse(precision: Array) -> Array | None:
-    """Return the lower factor of ``τ⁻¹``; None if τ is not positive definite.
-
-    From ``τ = U Uᵀ`` with an upper U, which is the ordinary factor of τ read backwards, ``L = U⁻ᵀ``. The
-    inverse is never formed, nor factorised again: of an ill-conditioned τ it would have lost a digit or
-    two more of the determinant, or have come out indefinite.
-    """
-    backwards = np.asfortranarray(precision[::-1, ::-1])
-    factor, info = lapack.dpotrf(backwards, lower=1, clean=1)
-    # A pivot is the part of a diagonal element that the others do not explain. Below this it is rounding,
-    # and the matrix singular (an intrinsic prior, such as D - W), whatever its sign has come out as.
-    noise = precision.shape[0] * np.finfo(np.float64).eps * backwards.diagonal()
-    if info != 0 or not (factor.diagonal() ** 2 > noise).all():
-        return None
-    inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
-    return np.asfortranarray(inverse[::-1, ::-1].T)

@@ -18,14 +18,20 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
 from pymc_rmhmc.model.forms.linear_normals import linear_normals, scaled_source
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, gaussian_candidates, read_latent
-from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers, predictor_node
 from pymc_rmhmc.model.graph.graphs import inlined, is_of_dims, reaches
 from pymc_rmhmc.model.graph.scales import is_never_zero, scales_first
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.observed.observation import Observation, direct_readers, names_by_value, names_of, observations_of
 from pymc_rmhmc.model.words.advice import unread_forms
-from pymc_rmhmc.model.words.refusals import GAUSSIAN, Choice, nothing_found, why_above, why_not_latent
+from pymc_rmhmc.model.words.refusals import (
+    GAUSSIAN,
+    Choice,
+    nothing_found,
+    why_above,
+    why_not_latent,
+    written_as_scalars,
+)
 
 __all__ = [
     "BY_ANOTHER", "LatentBlock", "ModelStructure", "check_is_continuous", "has_own_initval", "model_in_context",

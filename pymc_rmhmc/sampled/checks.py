@@ -19,7 +19,8 @@ from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of
 from pymc_rmhmc.latent.prior import FactorizedPrior
-from pymc_rmhmc.linalg.cholesky import cholesky, factor_of_inverse
+from pymc_rmhmc.linalg.cholesky import cholesky
+from pymc_rmhmc.model.forms.priors import factor_of_inverse
 from pymc_rmhmc.model.graph.graphs import shared_inputs
 
 __all__ = [

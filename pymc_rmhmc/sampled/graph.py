@@ -29,13 +29,13 @@ from pymc_rmhmc.kernels.turns import DensityMove, SurrogateHMC
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.model import names_by_value, said_once
-from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart
 from pymc_rmhmc.model.general.cost import cost_in_words
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.hyperparameters import GraphFunction
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.words.advice import unread_rows
+from pymc_rmhmc.model.words.refusals import written_as_scalars
 from pymc_rmhmc.sampled.choices import check_reach
 from pymc_rmhmc.sampled.whole_model import (
     FoundWholeModel,

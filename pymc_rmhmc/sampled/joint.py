@@ -33,7 +33,7 @@ from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, stand
-from pymc_rmhmc.latent.arrow.coefficient_density import compiled_coefficients
+from pymc_rmhmc.latent.arrow.compiled_coefficients import compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget

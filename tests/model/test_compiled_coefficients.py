@@ -15,7 +15,7 @@ from pymc_rmhmc.approximation.joint_mode import moving_sites
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.latent.arrow.coefficient_density import CoefficientsTarget, compiled_coefficients
+from pymc_rmhmc.latent.arrow.compiled_coefficients import CoefficientsTarget, compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from tests.model.conftest import exact_log_density

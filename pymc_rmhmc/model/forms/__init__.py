@@ -50,8 +50,8 @@ class Form(Protocol):
 FORMS: dict[str, Form] = {"dense": dense, "kronecker": kronecker, "coefficients": coefficients}
 
 
-def form_of(latent: LatentVariable) -> Form:
-    """Return the form of a vector."""
+def form_of(latent: LatentVariable) -> str:
+    """Return the name of a vector's form: objects that are copied keep it, as a module has no copy."""
     if latent.form == "independent":
-        return FORMS["coefficients"]
-    return FORMS["kronecker" if latent.root == "kronecker" else "dense"]
+        return "coefficients"
+    return "kronecker" if latent.root == "kronecker" else "dense"

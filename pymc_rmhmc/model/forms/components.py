@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import CovarianceError, DataError
 from pymc_rmhmc.interfaces.stated import StatedVector
-from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms import FORMS, form_of
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import Evaluator, bad_constants
 from pymc_rmhmc.model.words.bad_inputs import not_finite_in_words
@@ -40,7 +40,7 @@ class LatentReader:
     """The prior of one latent variable as a function of a point."""
 
     def __init__(self, model: pm.Model, latent: LatentVariable) -> None:
-        self.name, self.form, self.root, self._stating = latent.name, latent.form, latent.root, form_of(latent)
+        self.name, self.form, self.root, self._form = latent.name, latent.form, latent.root, form_of(latent)
         self.value_name = str(model.rvs_to_values[latent.variable].name)
         self.source_ndim = latent.source.ndim
         expressions, self._n_matrices = latent.expressions, len(latent.matrices)
@@ -75,7 +75,7 @@ class LatentReader:
         given, means = evaluated[: self._n_matrices], evaluated[self._n_matrices :]
         mean = np.broadcast_to(means[0] if means else 0.0, np.shape(point[self.value_name]))
         which, is_centred = [row.row for row in rows], self.form != "whitened"
-        return self._stating.state_at_a_point(given, self.root, mean, which, is_centred=is_centred)
+        return FORMS[self._form].state_at_a_point(given, self.root, mean, which, is_centred=is_centred)
 
     def given(self, point: Point, row: LatentRow) -> Sequence[Array]:
         """Return the matrix of a row as the model gives it, or those of a Kronecker product."""

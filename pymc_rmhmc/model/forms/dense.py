@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.stated import StatedDense
-from pymc_rmhmc.linalg.cholesky import factor_of_inverse
-from pymc_rmhmc.model.forms.priors import LatentVariable
+from pymc_rmhmc.model.forms.priors import LatentVariable, factor_of_inverse
 
 __all__ = ["in_a_sum", "matrices", "state", "state_at_a_point"]
 

@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedPrior
-from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms import FORMS, form_of
 from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import operation_name
@@ -264,7 +264,7 @@ class VectorBlock(Block):
         mean = pt.zeros(size)
         if latent.mean is not None:
             mean = pt.broadcast_to(latent.mean, shape if latent.mean.ndim > 2 else where.shape).ravel()
-        matrices = [m[0] if m.ndim > 2 and len(rows) == 1 else m for m in self._form.matrices(latent, shape)]
+        matrices = [m[0] if m.ndim > 2 and len(rows) == 1 else m for m in FORMS[self._form].matrices(latent, shape)]
         mean, *matrices = theta.substitute([mean, *matrices], model)
         mean = mean + shift
         self.fixed_covariance = theta.symbol not in ancestors(matrices)
@@ -277,7 +277,7 @@ class VectorBlock(Block):
         each = [[matrix] for matrix in matrices[0]] if matrices[0].ndim > 2 else [matrices]
         location, moves = mean - shift, not self.fixed_covariance
         vectors = [
-            self._form.state(given, location, 1.0, is_centred=self._is_centred, moves=moves) for given in each
+            FORMS[self._form].state(given, location, 1.0, is_centred=self._is_centred, moves=moves) for given in each
         ]
         return StatedPrior(mean, shift, tuple(vectors))
 

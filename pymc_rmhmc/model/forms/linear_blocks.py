@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedPrior
-from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms import FORMS, form_of
 from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated, Places, by_rows
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.priors import LatentVariable
@@ -53,7 +53,7 @@ class DesignSource:
     def in_a_sum(self) -> tuple[list[TensorVariable], TensorVariable, TensorVariable, TensorVariable]:
         """Return what its form says of it where it is one of several that are read; see `Form`."""
         scale = self.read.scale if self.read.is_scaled else None
-        return form_of(self.latent).in_a_sum(self.latent, self.shape, scale)
+        return FORMS[form_of(self.latent)].in_a_sum(self.latent, self.shape, scale)
 
 
 class _LinearBlock(Block, ABC):
@@ -168,7 +168,8 @@ class DesignBlock(_LinearBlock):
         if self._moving is not None:
             self._last = theta.tobytes(), design, centre
         mean = shift + design @ centre if centre.any() else shift
-        return StatedPrior(mean, shift, (self._form.state([spread], location, deviation, is_centred=True),), design)
+        vector = FORMS[self._form].state([spread], location, deviation, is_centred=True)
+        return StatedPrior(mean, shift, (vector,), design)
 
     def prior_pullback(
         self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: Array | list[Array] | None
@@ -224,7 +225,7 @@ class SumBlock(_LinearBlock):
         )
         locations, scales = stated[n_seconds + n : n_seconds + 2 * n], stated[n_seconds + 2 * n :]
         vectors = tuple(
-            form.state([next(given) for _ in range(count)], location, scale, is_centred=is_centred)
+            FORMS[form].state([next(given) for _ in range(count)], location, scale, is_centred=is_centred)
             for (form, is_centred), count, location, scale in zip(
                 self._forms, self._counts, locations, scales, strict=True
             )

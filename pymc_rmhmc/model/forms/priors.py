@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.sparse
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pymc.logprob.abstract import MeasurableOp
@@ -24,6 +25,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import lapack
 from scipy.sparse import csgraph
 
 from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, is_standard_normal, reaches, readers_of
@@ -36,6 +38,7 @@ __all__ = [
     "LATENT",
     "FirstOrder",
     "LatentVariable",
+    "factor_of_inverse",
     "first_order",
     "gaussian_candidates",
     "read_latent",
@@ -470,3 +473,21 @@ def _where(valid: TensorVariable, values: TensorVariable) -> TensorVariable:
 def _joined(first: TensorVariable, n_first: int, rest: TensorVariable, n_rest: TensorVariable) -> TensorVariable:
     """Join two parts of a vector, each of which may be one number for all its values."""
     return pt.concatenate([pt.broadcast_to(first, (n_first,)), pt.broadcast_to(rest, (n_rest,))])
+
+
+def factor_of_inverse(precision: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the lower factor of ``τ⁻¹``; None if τ is not positive definite.
+
+    From ``τ = U Uᵀ`` with an upper U, which is the ordinary factor of τ read backwards, ``L = U⁻ᵀ``. The
+    inverse is never formed, nor factorised again: of an ill-conditioned τ it would have lost a digit or
+    two more of the determinant, or have come out indefinite.
+    """
+    backwards = np.asfortranarray(precision[::-1, ::-1])
+    factor, info = lapack.dpotrf(backwards, lower=1, clean=1)
+    # A pivot is the part of a diagonal element that the others do not explain. Below this it is rounding,
+    # and the matrix singular (an intrinsic prior, such as D - W), whatever its sign has come out as.
+    noise = precision.shape[0] * np.finfo(np.float64).eps * backwards.diagonal()
+    if info != 0 or not (factor.diagonal() ** 2 > noise).all():
+        return None
+    inverse, _ = lapack.dtrtri(factor, lower=1, overwrite_c=1)
+    return np.asfortranarray(inverse[::-1, ::-1].T)

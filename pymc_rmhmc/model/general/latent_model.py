@@ -20,7 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
-from pymc_rmhmc.model.forms import form_of
+from pymc_rmhmc.model.forms import FORMS, form_of
 from pymc_rmhmc.model.forms.components import LatentReader
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, FirstOrder, LatentVariable, first_order
 from pymc_rmhmc.model.general.density import PackedModel, gradient_of, twice
@@ -272,7 +272,7 @@ class ProcessModel(LatentModel):
         """Return m and K, each with its shape."""
         n = self.n_process
         mean = pt.zeros(n) if latent.mean is None else latent.mean
-        return [(pt.broadcast_to(mean, (n,)), (n,)), (form_of(latent).matrices(latent, (n,))[0], (n, n))]
+        return [(pt.broadcast_to(mean, (n,)), (n,)), (FORMS[form_of(latent)].matrices(latent, (n,))[0], (n, n))]
 
     def _mean(self, theta: Array) -> tuple[Array, Array]:
         """See `LatentModel`."""

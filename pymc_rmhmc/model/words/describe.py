@@ -20,7 +20,6 @@ from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.forms.joint_model import JointModel, JointPlan
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
-from pymc_rmhmc.model.forms.scalars import written_as_scalars
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.general.cost import cost_in_words, is_expensive
 from pymc_rmhmc.model.general.density import GraphReading
@@ -35,7 +34,7 @@ from pymc_rmhmc.model.together import (
 )
 from pymc_rmhmc.model.words.advice import unread_rows
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
-from pymc_rmhmc.model.words.refusals import discrete_in_words, said_once
+from pymc_rmhmc.model.words.refusals import discrete_in_words, said_once, written_as_scalars
 
 __all__ = ["BlockDescription", "MetricDescription", "ModelDescription", "describe_in_metric", "describe_latents"]
 
