@@ -9,35 +9,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytensor
 import pytest
-from pytensor.graph.basic import equal_computations
-from pytensor.graph.traversal import ancestors
 
-from pymc_rmhmc.model import hyperparameters
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
-from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
-
-
-class CompiledOnce:
-    """Compiles a function of hyperparameters once a process: many tests build the same small models anew."""
-
-    MOST = 100  # a function is megabytes of code
-
-    def __init__(self) -> None:
-        self._made = []
-
-    def __call__(self, inputs, outputs, *, exact=False):
-        inputs, outputs = list(inputs), list(outputs)
-        types = [variable.type for variable in (*inputs, *outputs)]
-        key = (exact, len(inputs), types, sum(1 for _ in ancestors(outputs)))
-        for known, first, second, function in self._made:
-            if known == key and equal_computations(outputs, second, inputs, first):
-                return function
-        function = compile_outputs(inputs, outputs, exact=exact)
-        self._made = [*self._made[1 - self.MOST :], (key, inputs, outputs, function)]
-        return function
-
-
-hyperparameters.compile_outputs = CompiledOnce()
+from pymc_rmhmc.model.likelihoods.likelihood_kernel import compiled_graph
 
 
 def pytest_collection_finish() -> None:
@@ -83,9 +57,9 @@ def without_a_compiler(monkeypatch):
 
 
 @pytest.fixture
-def compiled_ahead(monkeypatch):
+def compiled_ahead():
     """`RMHMC()` compiles everything that a chain may call, as it does for users."""
-    monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
+    compiled_graph.cache_clear()  # other tests build the same small models
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import cloudpickle
 import mpmath as mp
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from scipy.linalg import solve_triangular
@@ -510,3 +511,16 @@ def test_random_states_are_no_arguments_of_what_is_compiled():
     (found,) = compile_outputs([a], [pm.logp(inner, seen).sum()], exact=True)(np.array(0.2))
     normal = norm(0.2, 0.8)  # of whose tails PyMC has eight digits
     assert float(found) == pytest.approx(normal.logcdf(-1.0) + normal.logpdf(0.3) + normal.logsf(1.0), rel=1e-7)
+
+
+def test_a_graph_is_compiled_once_and_others_are_not_taken_for_it():
+    def made(power, *, swapped=False, exact=True):
+        a, b = pt.dvector("a"), pt.dvector("b")
+        return compile_outputs([b, a] if swapped else [a, b], [(a**power * b).sum()], exact=exact)
+
+    first = made(2)
+    assert made(2) is first
+    others = [made(3), made(2, swapped=True)]
+    assert [float(f(np.array([2.0]), np.array([3.0]))[0]) for f in (first, *others)] == [12.0, 24.0, 18.0]
+    with pytensor.config.change_flags(numba__fastmath=True):
+        assert made(2, exact=False) is not first

@@ -122,3 +122,10 @@ def test_a_start_without_a_density_is_an_error_of_the_chain_that_begins_there():
     step = build(model)
     with pytest.raises(ConfigurationError, match="nowhere"):
         draw(model, step)
+
+
+def test_a_model_that_is_built_anew_compiles_nothing_anew():
+    """PyTensor and Numba never free all that they compiled, so each would take memory for good."""
+    steps = [build(poisson_model(sampled=True)) for _ in range(2)]
+    assert steps[0]._compile_seconds > 0.0
+    assert steps[1]._compile_seconds == 0.0

@@ -10,7 +10,7 @@ import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 import pytensor
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pytensor.compile import Function
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.fg import FrozenFunctionGraph, FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
@@ -345,13 +345,22 @@ def compile_outputs(inputs: Sequence[Variable], outputs: Sequence[Variable], *, 
     A call costs a few microseconds instead of tens. Inputs must be contiguous. With `exact` sums are not
     rearranged, so that every process gets the same last digit; elementwise functions need not pay for that.
     """
-    fast = pytensor.config.numba__fastmath and not exact
+    graph = FrozenFunctionGraph.from_io(list(inputs), _without_generators(outputs), dedup_nodes=True)
+    return compiled_graph(graph, pytensor.config.numba__fastmath and not exact)
+
+
+# PyTensor and Numba never free all that they compiled: a model that is built anew for each data set would grow by a
+# megabyte with each.
+@lru_cache(maxsize=50)
+def compiled_graph(graph: FrozenFunctionGraph, fast: bool) -> Compiled:
+    """Compile a graph, with sums rearranged for speed or not; the last ones are compiled once a process."""
     flags = pytensor.config.change_flags(numba__fastmath=fast, **WITHOUT_TRACES)
     with COMPILING.running(), flags, warnings.catch_warnings():
         # Numba has no tri_gamma, and a user can do nothing about that.
         warnings.filterwarnings("ignore", message="Numba will use object mode", category=UserWarning)
+        thawed = graph.unfreeze()
         build = partial(
-            pytensor.function, list(inputs), _without_generators(outputs), trust_input=True, on_unused_input="ignore"
+            pytensor.function, thawed.inputs, thawed.outputs, trust_input=True, on_unused_input="ignore"
         )
         function = build(mode=NUMBA_MODE)
         # Numba compiles at the first call: what is dropped here has cost the rewriting alone.
