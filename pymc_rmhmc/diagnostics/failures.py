@@ -14,16 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import arviz as az
 import numpy as np
 import xarray as xr
 from scipy.special import xlogy
+from scipy.stats import f, rankdata
 
-from pymc_rmhmc.diagnostics.result_statistics import four_digits, one_group_in_words
+from pymc_rmhmc.diagnostics.result_statistics import LARGEST_RHAT, four_digits, one_group_in_words
 from pymc_rmhmc.errors import DataError, Failure, shown
 from pymc_rmhmc.usage import called_as
 
 __all__ = ["ADVICE", "FailureSummary", "failure_advice", "remedy_for", "summarize_failures"]
 
+# Names and draws, (n_chains n_draws,), of the values that are looked at.
+type Scalars = list[tuple[str, np.ndarray]]
 
 SMALLER_STEPS = "Take smaller steps with RMHMC(target_accept=0.95), or 0.99 if it is that already."
 # What each cause means, and what to do about it.
@@ -71,7 +75,7 @@ CLEAR = 0.4
 SECOND_CONDITION = 0.1
 # Values that tell the failures apart nearly as well. The first of them is named, and short variables come first.
 NEARLY = 0.02
-# How often failures without a region may seem to have one, over all values that are compared.
+# How often failures without a region may seem to have one, and equal chains to differ, over all values.
 CHANCE = 1e-3
 # Values by draws that are compared; above it, elements of the longest variables are left out. It takes about 0.1 s.
 MOST_NUMBERS = 4_000_000
@@ -111,6 +115,11 @@ class FailureSummary:
         Share of the failures that lie in the region, from 0 to 1; nan without a region.
     region_draws : float
         Share of all draws that lie in the region, from 0 to 1; nan without a region.
+    disagreement : str
+        The value in which the chains differ most, such as ``"v"``, if its R-hat is above 1.05 and above what chance
+        explains for so few draws; empty if the chains agree or there is one.
+    rhat : float
+        R-hat of that value; nan if the chains agree.
 
     Notes
     -----
@@ -127,6 +136,8 @@ class FailureSummary:
     region: str = ""
     region_failures: float = math.nan
     region_draws: float = math.nan
+    disagreement: str = ""
+    rhat: float = math.nan
 
     @property
     def total(self) -> int:
@@ -145,11 +156,17 @@ class FailureSummary:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the failures are harmless; False if they probably keep the chain from a part of the posterior.
+        """Whether the failures are harmless and the chains agree.
 
         It is False if the failures lie in a region, or if more than 40 % of all trajectories failed. Each failure is
-        only a rejection, but the chain then seldom enters or leaves that part, and longer runs seldom help.
+        only a rejection, but the chain then seldom enters or leaves that part, and longer runs seldom help. It is also
+        False if the chains differ: some of them have not seen all of the posterior, with or without failures.
         """
+        return self.failures_are_harmless and not self.disagreement
+
+    @property
+    def failures_are_harmless(self) -> bool:
+        """Whether the failures do not seem to keep the chain from a part of the posterior."""
         return self.rate <= MOST_OF_ALL and not self.region
 
     def __str__(self) -> str:
@@ -163,7 +180,13 @@ class FailureSummary:
                     chains = ", ".join(str(int(c)) for c in count)
                     lines.append(f"  {cause.name}: {int(count.sum())} (by chain: {chains}): {meaning}.")
                     lines.append(f"      {remedy}")
-            lines += self._trust_in_words()
+            lines += self._harm_in_words()
+        if self.disagreement:
+            lines.append(
+                f"Do not trust the draws: the chains differ in {self.disagreement} (R-hat {self.rhat:.2f}, at most "
+                f"{LARGEST_RHAT} is trusted). Tune and draw for longer, and look at each chain: several modes need "
+                "parallel_tempering."
+            )
         if self.n_emulator_divergences.sum():
             chains = ", ".join(str(int(c)) for c in self.n_emulator_divergences)
             lines.append(
@@ -177,7 +200,7 @@ class FailureSummary:
 
     __repr__ = __str__
 
-    def _trust_in_words(self) -> list[str]:
+    def _harm_in_words(self) -> list[str]:
         """Say where the failures lie if that is clear, and whether not to trust the draws."""
         lines = []
         warning = (
@@ -193,7 +216,7 @@ class FailureSummary:
                 f"Do not trust the draws there or beyond: {_percent(self.region_rate)} of the trajectories from there "
                 "failed, so the chain may seldom enter or leave that region."
             )
-        if not self.is_trusted:
+        if not self.failures_are_harmless:
             smaller = remedy_for(Failure.ENERGY, self.step_size)
             lines += [warning, f"    {smaller} With SoftAbsMetric, raise its alpha. Or use another metric."]
         return lines
@@ -238,13 +261,15 @@ def summarize_failures(idata: xr.DataTree) -> FailureSummary:
     tuning = _statistic(idata, "warmup_sample_stats", "failure", np.nanmax)
     divergences = _statistic(idata, "sample_stats", "n_emulator_divergences", np.nansum)
     posterior = idata.children.get("posterior")
+    found = [] if posterior is None else list(_scalars(posterior.dataset, codes.shape))
     return FailureSummary(
         _count(codes),
         None if tuning is None else _count(tuning),
         codes.shape[1],
         np.zeros(len(codes), dtype=int) if divergences is None else divergences.sum(axis=1),
         _given_step_size(idata),
-        *(Region() if posterior is None else find_region(posterior.dataset, codes > 0)),
+        *find_region(found, codes > 0),
+        *_disagreement(found, codes.shape),
     )
 
 
@@ -341,16 +366,10 @@ class Region(NamedTuple):
     share_of_draws: float = math.nan
 
 
-def find_region(posterior: xr.Dataset, failed: np.ndarray) -> Region:
-    """Return the region in which failed trajectories (n_chains, n_draws) are concentrated, without a condition if none.
-
-    Variables that are no numbers, or have nan among their draws, are passed over.
-    """
+def find_region(found: Scalars, failed: np.ndarray) -> Region:
+    """Return the region where failed trajectories (n_chains, n_draws) are concentrated; without a condition if none."""
     places = _places(failed)
-    if not places or failed.all():
-        return Region()
-    found = list(_scalars(posterior, failed.shape))
-    if not found:
+    if not places or failed.all() or not found:
         return Region()
     names, rows = zip(*found, strict=True)
     mask = failed.ravel()
@@ -361,6 +380,35 @@ def find_region(posterior: xr.Dataset, failed: np.ndarray) -> Region:
     noise = np.sqrt(np.log(2.0 * len(rows) / CHANCE) * (1.0 / places + 1.0 / others) / 2.0)
     best = int(np.flatnonzero(gains >= gains.max() - NEARLY)[0])
     return Region() if gains[best] < max(CLEAR, noise) else tables[best].region(names[best])
+
+
+def _disagreement(found: Scalars, shape: tuple[int, ...]) -> tuple[str, float]:
+    """Return the value in which chains of a shape (n_chains, n_draws) differ most, and its R-hat; "" if they agree."""
+    chains, half = shape[0], shape[1] // 2
+    if chains < 2 or half < 2 or not found:
+        return "", math.nan
+    names, rows = zip(*found, strict=True)
+    worst = _most_unlike(np.array(rows), shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rhat = float(az.rhat(rows[worst].reshape(shape)))
+    # Halves of equal chains differ too: for independent normal draws by Fisher's F, of values and of their spread.
+    by_chance = f.isf(CHANCE / (2 * len(rows)), 2 * chains - 1, 2 * chains * (half - 1))
+    differs = rhat > max(LARGEST_RHAT, math.sqrt(1.0 + by_chance / half))
+    return (names[worst], rhat) if differs else ("", math.nan)
+
+
+def _most_unlike(rows: np.ndarray, shape: tuple[int, ...]) -> int:
+    """Return which value (n_values, n_chains n_draws) has the largest R-hat of ranks, in place or in spread.
+
+    ArviZ takes milliseconds for each value.
+    """
+    half = shape[1] // 2
+    ranks = rankdata(rows, axis=1)
+    both = np.array([ranks, np.abs(ranks - ranks.mean(axis=1, keepdims=True))])
+    halves = both.reshape(2, len(rows), *shape)[..., : 2 * half].reshape(2, len(rows), 2 * shape[0], half)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = halves.mean(axis=-1).var(axis=-1) / halves.var(axis=-1).mean(axis=-1)
+    return int(np.nan_to_num(ratio.max(axis=0), posinf=np.inf).argmax())
 
 
 @dataclass(frozen=True)
@@ -449,7 +497,10 @@ def _places(failed: np.ndarray) -> float:
 
 
 def _scalars(posterior: xr.Dataset, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names and draws of the values that moved, those of short variables first."""
+    """Yield the names and draws of the values that moved, those of short variables first.
+
+    Variables that are no numbers, or have nan among their draws, are passed over.
+    """
     room = max(1, MOST_NUMBERS // (shape[0] * shape[1]))
     for name, variable in sorted(posterior.data_vars.items(), key=lambda item: item[1].size):
         if variable.dtype.kind not in "biuf" or variable.dims[:2] != ("chain", "draw") or variable.shape[:2] != shape:

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from pymc_rmhmc.errors import ConfigurationError, DataError
 
 __all__ = [
-    "Seconds", "Timeline", "Timing", "common_variables", "four_digits", "labels_of", "one_group_in_words",
-    "posterior_of", "posteriors_of", "sampler_unknown", "seconds_of", "stacked", "statistic", "statistics_held",
-    "timeline_of",
+    "LARGEST_RHAT", "Seconds", "Timeline", "Timing", "common_variables", "four_digits", "labels_of",
+    "one_group_in_words", "posterior_of", "posteriors_of", "sampler_unknown", "seconds_of", "stacked", "statistic",
+    "statistics_held", "timeline_of",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Timing = float | Sequence[float]
 
+# Above it chains differ, and what is made of them is not trusted.
+LARGEST_RHAT = 1.05
 # From here on all digits before the point are shown.
 LARGE = 1000.0
 

@@ -2290,6 +2290,22 @@ DIAGNOSTICS = [
         "steps/test_diagnostics.py::test_a_parameter_that_never_moved_has_no_effective_samples",
     ),
     Mutant(
+        "trusted-whatever-the-chains-say",
+        "draws of chains that stand in different modes are called trusted",
+        "FailureSummary.is_trusted",
+        "return self.failures_are_harmless and not self.disagreement",
+        "return self.failures_are_harmless",
+        "steps/test_diagnostics.py::test_chains_that_differ_are_not_trusted_without_any_failure[in place]",
+    ),
+    Mutant(
+        "chains-compared-in-place-alone",
+        "a chain that saw a quarter of the posterior's width is called trusted",
+        "failures._most_unlike",
+        "np.nan_to_num(ratio.max(axis=0), posinf=np.inf)",
+        "np.nan_to_num(ratio[0], posinf=np.inf)",
+        "steps/test_diagnostics.py::test_chains_that_differ_are_not_trusted_without_any_failure[in spread]",
+    ),
+    Mutant(
         "failures-of-the-other-cause",
         "summarize_failures gives the advice for another cause",
         "failures._count",

@@ -735,6 +735,29 @@ def test_steps_that_are_too_large_for_the_neck_of_a_funnel():
     assert "RMHMC(step_size=0.25)" in str(summary)
 
 
+@pytest.mark.parametrize(
+    "shift",
+    [lambda v: v + np.c_[[0, 0, 0, 3]], lambda v: v * np.c_[[1, 1, 1, 4]], lambda v: v.cumsum(axis=1)],
+    ids=["in place", "in spread", "in time"],
+)
+def test_chains_that_differ_are_not_trusted_without_any_failure(shift):
+    v = shift(np.random.default_rng(3).standard_normal(N_DRAWS))
+    summary = summarize_failures(failing(lambda _: 0.0, w=v))
+    assert (summary.total, summary.disagreement, summary.is_trusted) == (0, "w", False)
+    assert summary.rhat == pytest.approx(float(az.rhat(v)))
+    assert "the chains differ in w (R-hat" in str(summary)
+    one = summarize_failures(failing(lambda _: 0.0, shape=(1, 1000), w=v[:1]))
+    assert one.is_trusted
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 30), (4, 100), (4, 1000)])
+def test_equal_chains_are_trusted_however_short(shape):
+    for seed in range(20):
+        summary = summarize_failures(failing(lambda v: 0.0, seed, shape))
+        assert (summary.disagreement, summary.is_trusted) == ("", True)
+        assert "differ" not in str(summary)
+
+
 def test_failures_of_real_runs(runs):
     summary = summarize_failures(runs[0])
     assert summary.total == 0

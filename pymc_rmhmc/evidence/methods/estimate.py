@@ -15,6 +15,7 @@ from rich.progress import Progress as Display
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.special import logsumexp
 
+from pymc_rmhmc.diagnostics.result_statistics import LARGEST_RHAT
 from pymc_rmhmc.errors import EvidenceError
 
 __all__ = [
@@ -36,7 +37,7 @@ type Report = Callable[[float, float, str], None]
 BOUNDS = frozenset({"lower_bound", "upper_bound", "thermodynamic_integration", "stepping_stones"})
 # Below this shape of their tail, importance weights have a variance with room to spare.
 LARGEST_K = 0.5
-LEAST_ACCEPTED, LARGEST_RHAT, FEWEST_DRAWS = 0.4, 1.05, 100.0
+LEAST_ACCEPTED, FEWEST_DRAWS = 0.4, 100.0
 
 
 @dataclass(frozen=True)
