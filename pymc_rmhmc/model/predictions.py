@@ -169,10 +169,10 @@ def without(model: pm.Model, predicted: Sequence[TensorVariable]) -> pm.Model:
 def view_of(model: pm.Model, changed: dict[str, object]) -> pm.Model:
     """Return a model with the same variables, but for some of its attributes.
 
-    PyMC's own copy makes new variables, and a step must name those of the user's model.
+    PyMC's own copy makes new variables, and a step must name those of the user's model: this is what pickling restores.
     """
     view = cast("pm.Model", object.__new__(type(model)))
-    view.__dict__.update(model.__dict__ | changed)
+    view.__setstate__(model.__getstate__() | changed)
     return view
 
 

@@ -16,6 +16,7 @@ import pytensor
 
 from pymc_rmhmc.chains.chain import AnyChain
 from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.dynamics.delayed_rejection import accepts_retry
 from pymc_rmhmc.errors import PriorFailure, RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.model.predictions import Predictions
 from pymc_rmhmc.sampled.whole_model import SCATTER
@@ -61,6 +62,7 @@ def compile_ahead(
     said = _Said(sum(each.density.n_functions for each in samplers) + (predictions is not None), names, sampler_name)
     before = COMPILING.seconds
     with np.errstate(all="ignore"), COMPILING.announced(said.before):
+        accepts_retry(0.5, 0.5, 0.0, 0.0)  # no short trajectory errs so much that it is tried again
         for sampler in samplers:
             _rehearse_somewhere(sampler, point, sampler_name)
         if predictions is not None:
