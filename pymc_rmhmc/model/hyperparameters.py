@@ -13,7 +13,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.graph.graphs import replaced, shared_inputs, substitute
+from pymc_rmhmc.model.graph.graphs import replaced, shared_inputs, substitute, value_inputs
 from pymc_rmhmc.model.likelihoods.likelihood_kernel import compile_outputs
 
 __all__ = ["GraphFunction", "Hyperparameters", "hyperparameters_of", "is_long", "joined", "taken"]
@@ -113,8 +113,7 @@ class GraphFunction:
         self, model: pm.Model, inputs: Sequence[TensorVariable], outputs: Sequence[TensorVariable],
         point: Point | None = None,
     ) -> None:  # fmt: skip
-        held = set(ancestors(list(outputs)))
-        values = [v for v in model.value_vars if v in held]
+        held, values = set(ancestors(list(outputs))), value_inputs(model, outputs)
         self.value_names = tuple(str(v.name) for v in values)
         self.shared = shared_inputs(outputs)
         constants = [v for v in held if isinstance(v, Constant) and is_long(v)]

@@ -25,7 +25,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, DataError, listed, unread_in_words
-from pymc_rmhmc.model.graph.graphs import Evaluator, as_value, inlined, reaches
+from pymc_rmhmc.model.graph.graphs import Evaluator, as_value, inlined, reaches, value_inputs
 from pymc_rmhmc.model.observed.observation import UNOBSERVED, direct_readers
 from pymc_rmhmc.stopwatch import COMPILING
 
@@ -205,8 +205,7 @@ class Predictions:
         log_density = model.logp(vars=proper) if proper else pt.zeros(())
         total = graph_replace([log_density], dict(zip(self.value_vars, draws, strict=True)), strict=False)[0]
         outputs = [*draws, total]
-        held = set(ancestors(outputs))
-        givens = [value for value in view.value_vars if value in held]
+        givens = value_inputs(view, outputs)
         self.inputs = tuple(str(value.name) for value in givens)
         generators = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomGeneratorType)]
         handed = [generator.type() for generator in generators]

@@ -109,7 +109,10 @@ class JointModel:
 
 @dataclass(frozen=True, eq=False)
 class JointPlan:
-    """Blocks and hyperparameters that can be sampled together, of which no function has been built."""
+    """Blocks and hyperparameters that can be sampled together, of which no function has been built.
+
+    `describe` asks for no more: building reads the matrices of predictors, which of large models takes long.
+    """
 
     structure: ModelStructure
     theta: Hyperparameters
@@ -146,13 +149,11 @@ def plan_joint(
 ) -> JointPlan | str:
     """Plan what `read_joint` builds, or give its reason not to, but for a missing derivative, found in building."""
     model = structure.model
-    expressions: list[TensorVariable] = []
-    for block in structure.blocks:
-        if not block.observations:
-            return f"nothing is observed of {block.name}"
-        for latent in block.latents:
-            expressions += latent.expressions
-        expressions += [e for o in block.observations for e in _expressions(o)]
+    silent = [block.name for block in structure.blocks if not block.observations]
+    if silent:
+        return f"nothing is observed of {silent[0]}"
+    expressions = [e for latent in structure.latents for e in latent.expressions]
+    expressions += [e for o in structure.observations for e in _expressions(o)]
     latents = set(structure.variables)
     variables = [v for v in hyperparameters_of(model, expressions) if v not in latents]
     if named is not None:
@@ -169,25 +170,19 @@ def plan_joint(
     theta = Hyperparameters(model, variables, point)
     if theta.size > MOST_HYPERPARAMETERS:
         return f"there are {theta.size} hyperparameters, more than {MOST_HYPERPARAMETERS}"
-    plans = _plan_blocks(structure, theta, point)
-    return plans if isinstance(plans, str) else JointPlan(structure, theta, plans)
-
-
-def _plan_blocks(structure: ModelStructure, theta: Hyperparameters, point: Point) -> tuple[_BlockPlan, ...] | str:
     plans: list[_BlockPlan] = []
     for block in structure.blocks:
-        plan = _plan_block(structure.model, block, theta, point)
+        plan = _plan_block(model, block, theta, point)
         if isinstance(plan, str):
             return plan
         plans.append(plan)
-    return tuple(plans)
+    return JointPlan(structure, theta, tuple(plans))
 
 
 def _of_likelihoods(structure: ModelStructure, theta: Hyperparameters) -> NDArray[np.bool_]:
     """Find the coordinates of θ that parameters of likelihoods read, and neither a latent's prior nor a predictor."""
-    sources = [latent.source for block in structure.blocks for latent in block.latents]
-    priors = [e for block in structure.blocks for latent in block.latents for e in latent.expressions]
-    observations = [o for block in structure.blocks for o in block.observations]
+    sources, observations = [latent.source for latent in structure.latents], structure.observations
+    priors = [e for latent in structure.latents for e in latent.expressions]
     readings = [o.reading for o in observations if o.reading is not None]
     parameters = [value for reading in readings for value in reading.parameters.values()]
     # With the latents held all of a likelihood that is not registered is such.

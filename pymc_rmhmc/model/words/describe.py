@@ -178,7 +178,7 @@ class ModelDescription:
             sampled = f"- {listed(self.in_metric.variables)}: {counted(self.in_metric.n_values, 'value')}."
             lines = [IN_METRIC, sampled, *self.in_metric.lines]
         elif self.charted:
-            lines = [GRAPH.format(self.why), *(f"- {line}" for line in self._charted_lines())]
+            lines = [GRAPH.format(self.why), *(f"- {names}: {said}." for names, said in said_once(self.charted))]
             lines += [self.dear] if self.dear else []
         elif self.blocks:
             lines = ["Sampled by RMHMC:"]
@@ -199,8 +199,8 @@ class ModelDescription:
             parts = [f"<p>{html.escape(IN_METRIC)}</p>", _html_table(("sampled by RMHMC", "values"), [row])]
             parts += [f"<p>{'<br>'.join(map(html.escape, self.in_metric.lines))}</p>"]
         elif self.charted:
-            said = [(listed(names), how) for how, names in self._charted_groups().items()]
-            parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>", _html_table(("sampled by RMHMC", "how"), said)]
+            parts = [f"<p>{html.escape(GRAPH.format(self.why))}</p>"]
+            parts += [_html_table(("sampled by RMHMC", "how"), said_once(self.charted))]
             parts += [f"<p>{html.escape(self.dear)}</p>"] if self.dear else []
         elif self.blocks:
             heads = ("sampled by RMHMC", "values", "prior", "likelihood", "curvature", "depends on")
@@ -217,16 +217,6 @@ class ModelDescription:
     def _why_nothing(self) -> list[str]:
         """Return the reason why nothing is sampled, unless the lines of the variables that are left give it."""
         return [self.alone] if self.alone and not self.left_over else []
-
-    def _charted_groups(self) -> dict[str, list[str]]:
-        """Group the variables whose coordinates are read from the graph by what is said of them."""
-        groups: dict[str, list[str]] = {}
-        for name, said in self.charted.items():
-            groups.setdefault(said, []).append(name)
-        return groups
-
-    def _charted_lines(self) -> list[str]:
-        return [f"{listed(names)}: {said}." for said, names in self._charted_groups().items()]
 
     def _advice(self) -> list[str]:
         """Return the warning, and each piece of advice that it does not hold already."""
