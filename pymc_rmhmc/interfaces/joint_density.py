@@ -65,9 +65,6 @@ class JointBlock(Protocol):
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
         """``Σ ∂I/∂θ Ī``, (d,)."""
 
-    def compiled_information(self) -> tuple[Bound, Bound]:
-        """The functions that the two call, where sites move, and what they take after what is given there."""
-
     def prior(self, theta: Array) -> StatedPrior:
         """Return what the latents' prior is at θ."""
 
@@ -97,19 +94,6 @@ class JointBlock(Protocol):
     def compiled_likelihood(self) -> Bound:
         """The function that `likelihood` calls, and what it takes after θ and η."""
 
-    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
-        """Of coefficients, what makes their prior; None of everything else.
-
-        A function of θ, for what A reads where y is 0 (k,), D (k,), location and scale (k,), what the sites have beyond
-        the latents (n,), and if A moves its directions (c, n): see `places`. Then one of θ and of weights of the first,
-        the second and what follows the scale, for the gradient of the weighted sum (d,). Then whether θ moves the
-        first.
-        """
-
-    @property
-    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None:
-        """Of a sparse A that moves, by rows, each entry's place in the directions (c, n), and its column."""
-
 
 class JointDensity(Protocol):
     """The blocks, and what else of the log density depends on θ."""
@@ -124,6 +108,3 @@ class JointDensity(Protocol):
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""
-
-    def compiled_rest(self) -> Bound:
-        """The function that `rest` calls, and what it takes after θ."""

@@ -33,7 +33,6 @@ from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, stand
-from pymc_rmhmc.latent.arrow.compiled_coefficients import compiled_coefficients
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
@@ -137,10 +136,7 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
         """Return the coordinates of what is known."""
         assert tuned.marginals is not None
         target = JointTarget(model, tuned.sites, tuned.marginals)
-        compiled = compiled_coefficients(target)
-        if compiled is None:
-            return cls(GaussianHamiltonian(target), plan, target)
-        return cls(GaussianHamiltonian(compiled, advance=compiled.advance), plan, target)
+        return cls(GaussianHamiltonian(target), plan, target)
 
     def stand_at(self, position: Array) -> JointPhase:
         """Return the phase at a (ϑ, z)."""

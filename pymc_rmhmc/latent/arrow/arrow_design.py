@@ -256,7 +256,7 @@ class ArrowConditional:
 
     @property
     def weighted(self) -> None:
-        """None: see `compiled_coefficients` for compiled code."""
+        """None: compiled code has no form for this."""
         return None
 
     @property

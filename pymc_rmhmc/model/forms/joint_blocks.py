@@ -85,14 +85,6 @@ class Differentiated:
         first = (self._exponents,) if self._exponents else ()
         return *first, self._values, self._gradient
 
-    @property
-    def bound(self) -> tuple[Bound, Bound] | None:
-        """The functions of θ, and of θ and the weights, each with what it takes besides; None if NumPy has a part."""
-        if self._exponents is not None:
-            return None
-        values, gradient = self._values, self._gradient
-        return (values.function, values.bound), (gradient.function, gradient.bound)
-
     def __call__(self, theta: Array) -> Sequence[Array]:
         """Return the expressions at θ."""
         self._kept = (theta.tobytes(), self._exponentials(theta))
@@ -172,15 +164,6 @@ class Block:
         """Return the function that `likelihood` calls, and what it takes after θ and η."""
         return self._likelihood.function, self._likelihood.bound
 
-    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
-        """Return None: only coefficients have a prior of compiled code."""
-        return None
-
-    @property
-    def places(self) -> Places | None:
-        """Where a matrix that moves has its entries."""
-        return None
-
     def bind(self, point: Point) -> None:
         """Take what is not a graph from a point and from shared data.
 
@@ -206,11 +189,6 @@ class Block:
     def information_pullback(self, theta: Array, eta: Array, bar: Array) -> Array:
         """Return ``Σ ∂I/∂θ Ī``, (d,)."""
         return self._informations[1](theta, eta, bar)[0]
-
-    def compiled_information(self) -> tuple[Bound, Bound]:
-        """Return the functions that the two call, and what they take after what is given there."""
-        information, pullback = self._informations
-        return (information.function, information.bound), (pullback.function, pullback.bound)
 
     def _compile_information(
         self, model: pm.Model, theta: Hyperparameters, observed: Sequence[Terms], shift: TensorVariable, *,

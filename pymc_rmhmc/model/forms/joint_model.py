@@ -15,7 +15,6 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
 from pymc_rmhmc.model.forms.joint_blocks import VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
@@ -101,10 +100,6 @@ class JointModel:
         """Return the log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""
         total, gradient = self._rest(theta)
         return float(total), gradient
-
-    def compiled_rest(self) -> Bound:
-        """Return the function that `rest` calls, and what it takes after θ."""
-        return self._rest.function, self._rest.bound
 
 
 @dataclass(frozen=True, eq=False)

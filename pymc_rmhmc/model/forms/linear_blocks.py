@@ -16,10 +16,9 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import StatedPrior
 from pymc_rmhmc.model.forms import FORMS, form_of
-from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated, Places, by_rows
+from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated, by_rows
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource
 from pymc_rmhmc.model.forms.priors import LatentVariable
 from pymc_rmhmc.model.graph.graphs import operation_name
@@ -149,16 +148,6 @@ class DesignBlock(_LinearBlock):
         self._prior = Differentiated(model, theta.symbol, stated, [centre, spread, shift, *self._directions])
         # A power for each site would move AᵀW̄A, which is made once where A stands still.
         self._compile_likelihood(model, theta, observed, shift, together=True)
-
-    def compiled_prior(self) -> tuple[Bound, Bound, bool] | None:
-        """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
-        bound = self._prior.bound
-        return None if bound is None else (*bound, self._centre_moves)
-
-    @property
-    def places(self) -> Places | None:
-        """See `pymc_rmhmc.interfaces.joint_density.JointBlock`."""
-        return None if self._moving is None else self._moving.places
 
     def prior(self, theta: Array) -> StatedPrior:
         """Return the coefficients at θ."""

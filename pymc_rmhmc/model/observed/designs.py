@@ -207,11 +207,6 @@ class MovingDesign:
         # A worker has compiled functions of the directions; where they are is asked again of data that may be replaced.
         return self.__dict__ | {"directions": None} | ({} if self.shared else {"_patterns": []})
 
-    @property
-    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Of A's entries, in their order: the direction of each, its row and its column."""
-        return self._at // self.shape[0], self._rows, self._columns
-
     def n_rows(self, point: Point) -> int:
         """Count the rows of A."""
         return self.shape[0]
