@@ -69,7 +69,6 @@ def logistic():
 
 HEAVY = {
     "Cauchy": lambda: vague(lambda name: pm.Cauchy(name, 0.0, 1.0), stats.cauchy),
-    "t4": lambda: vague(lambda name: pm.StudentT(name, nu=4, mu=0.0, sigma=1.0), stats.t(4)),
     "horseshoe": horseshoe, "logistic": logistic,
 }  # fmt: skip
 MODELS = {"regression": regression, "eight schools": eight_schools, **HEAVY}

@@ -380,29 +380,13 @@ def classes(rng, reparameterize):
     return ["lengthscales", "amplitude", "f"]
 
 
-def two_processes(rng, reparameterize):
-    """Counts and measurements, each with a process of its own; what the two share is the lengthscale."""
-    x = np.sort(rng.uniform(-2.0, 2.0, 20))[:, None]
-    ls, amplitude = pm.InverseGamma("ls", 5.0, 5.0), pm.HalfNormal("amplitude", 1.0, shape=2)
-    f, g = (
-        pm.gp.Latent(cov_func=amplitude[i] ** 2 * pm.gp.cov.Matern52(1, ls=ls)).prior(
-            "fg"[i], X=x, reparameterize=reparameterize
-        )
-        for i in range(2)
-    )
-    pm.Poisson("counts", mu=pm.math.exp(1.0 + f), observed=rng.poisson(np.exp(1.0 + np.sin(2.0 * x[:, 0]))))
-    measured = np.cos(2.0 * x[:, 0]) + 0.3 * rng.standard_t(4.0, 20)
-    pm.StudentT("measured", nu=4.0, mu=g, sigma=pm.HalfNormal("noise"), observed=measured)
-    return ["ls", "amplitude", "noise", "f", "g"]
-
-
 def width(values):
     """Of the middle four fifths: where tails are heavy a standard deviation is made of the few furthest draws."""
     low, high = values.quantile([0.1, 0.9], ("chain", "draw"))
     return high - low
 
 
-@pytest.mark.parametrize("family", [additive, basis, mixed, classes, two_processes])
+@pytest.mark.parametrize("family", [additive, basis, mixed, classes])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:

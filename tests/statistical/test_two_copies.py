@@ -152,14 +152,6 @@ def test_the_bias_of_the_published_acceptance_in_one_dimension():
     assert 0.6 < found.after.var() < 0.75
 
 
-def test_the_published_acceptance_is_biased_where_nearly_all_is_accepted():
-    """With 95 % accepted a variance of 1 becomes 0.97: it takes more draws to see."""
-    cell = Cell(NORMAL, 3.0, 0.3, 0.5, FixedSteps(3), 25000, acceptance="one_copy_approximate", transitions=6)
-    found = stationarity(cell, seed=1, until=1e-5)
-    assert found.p_value < 1e-5
-    assert 0.93 < found.acceptance < 0.97
-
-
 def test_the_bias_of_the_published_acceptance_on_the_funnel():
     """The mean of v falls by 0.1, with 87 % accepted."""
     cell = Cell(

@@ -29,7 +29,7 @@ from tests.steps.conftest import COUNTS, N, X, draw
 METRICS = {"block": BlockMetric, "whitened_fisher": WhitenedFisherMetric}
 QUICK = (("block", "whitened"), ("whitened_fisher", "centred"))
 # Other forms are read by what reads them for any metric.
-SLOW = (("block", "centred"), ("block", "mvnormal"))
+SLOW = (("block", "mvnormal"),)
 PAIRS = [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
 
 
@@ -158,7 +158,7 @@ def test_a_second_step_for_the_same_hyperparameter_is_still_told(moved):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("metric", "form"), [("block", "centred"), ("whitened_fisher", "whitened")])
+@pytest.mark.parametrize(("metric", "form"), [("whitened_fisher", "whitened")])
 def test_turns_with_the_process_agree_with_the_flat_metric(metric, form):
     # With f held its hyperparameters move little: it takes more draws. Those of f are by a metric that is cheap.
     many = {"draws": 2000, "tune": 400, "chains": 2}
@@ -325,11 +325,9 @@ def bounded(name):
         # A flat prior of what another step samples.
         (["f", "ls"], {"scale": pm.HalfFlat}, "block"),
         # A single value, and a single hyperparameter.
-        (None, {"n": 1}, "block"), (None, {"n": 1, "form": "whitened"}, "whitened_fisher"),
-        (["ls"], {"n": 1}, "whitened_fisher"), (["ls"], {"n": 1, "form": "whitened"}, "block"),
+        (None, {"n": 1, "form": "whitened"}, "whitened_fisher"), (["ls"], {"n": 1, "form": "whitened"}, "block"),
         # What the likelihood alone reads: the covariance has no derivative by it.
-        (["level"], {"level": pm.Normal}, "block"), (["level"], {"level": pm.Normal}, "whitened_fisher"),
-        (["f", "level"], {"level": pm.Normal}, "whitened_fisher"),
+        (["level"], {"level": pm.Normal}, "block"), (["f", "level"], {"level": pm.Normal}, "whitened_fisher"),
     ],
 )  # fmt: skip
 def test_small_and_odd_models_are_sampled(named, options, metric):
@@ -398,7 +396,7 @@ SHORT = {"draws": 500, "tune": 300, "chains": 2}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("metric", "form"), QUICK)
+@pytest.mark.parametrize(("metric", "form"), QUICK[:1])  # exact draws stay exact in the other
 def test_metrics_agree_with_the_flat_metric(metric, form):
     exact, model = exact_summary(), gp(form=form)
     # The paths of two blocks are six times as long.
