@@ -1,6 +1,6 @@
 """A smooth function of a few variables that stands in for one that is dear: a parabola and a Gaussian process.
 
-What it is used for (`dynamics.surrogate_integrators.SurrogateFlow`) leads along its gradient many times before the
+What it is used for (`dynamics.integrators.SurrogateFlow`) leads along its gradient many times before the
 function itself is asked once. Far from the points that it was fitted to, the parabola is what is left.
 
 References

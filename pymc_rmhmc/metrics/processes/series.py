@@ -161,7 +161,7 @@ class SeriesBar(ProcessBar):
 
 
 class SeriesBlock(LatentBlock[SeriesKernel, SeriesBar]):
-    """``W + Q`` by its pivots and what is below them, (n,); see `pymc_rmhmc.metrics.processes.tridiagonal`."""
+    """``W + Q``, which is tridiagonal, by its pivots and what is below them, (n,)."""
 
     def __init__(self, kernel: SeriesKernel, weight: Array, pivots: Array, below: Array) -> None:
         super().__init__(kernel, weight)
