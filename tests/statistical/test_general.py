@@ -87,7 +87,7 @@ class Coordinates:
     flat: FlatMap
 
     def enter(self, general: GeneralModel, x: np.ndarray) -> np.ndarray:
-        """U of values x, as math.md 10c has it."""
+        """U of values x, by the formula of the chart."""
         z, (weight, pull) = x.copy(), weights_and_pulls(general, self.chart)
         _, location, scale = scored(general, x)
         root = np.sqrt(1.0 + weight * scale**2)

@@ -105,7 +105,7 @@ def register_family(name: str, moments: LocationScale, *, transform: str = "") -
 
     Notes
     -----
-    See math.md 10c: ``x = (μ + σ²b)/(1 + wσ²) + σ z/√(1 + wσ²)`` with constants w and b fitted in tuning.
+    An element of the family is ``x = (μ + σ²b)/(1 + wσ²) + σ z/√(1 + wσ²)`` with constants w and b fitted in tuning.
 
     Examples
     --------

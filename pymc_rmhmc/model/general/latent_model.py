@@ -2,7 +2,7 @@
 
 The vector is s, whatever the model's predictors read, however it is written. What is compiled is what its prior is made
 of, as expressions of θ with two derivatives, and the rest of the log density with its information. Factors stay
-outside, in closed form: see `process_density` and `series_density` in `pymc_rmhmc.metrics.processes`.
+outside, in closed form: see `process_density` and `series` in `pymc_rmhmc.metrics.processes`.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ __all__ = ["BlockDescription", "MetricDescription", "ModelDescription", "describ
 
 type Point = dict[str, np.ndarray]
 
-FORMS = {
+IN_WORDS = {
     "centred": "centred Gaussian process or MvNormal",
     "whitened": "whitened Gaussian process",
     "independent": "independent Normals",
@@ -435,7 +435,7 @@ def _describe(
 
 def _form(latent: LatentVariable) -> str:
     """Describe a latent's prior in words."""
-    usual = ON_A_GRID if latent.root == "kronecker" else FORMS[latent.form]
+    usual = ON_A_GRID if latent.root == "kronecker" else IN_WORDS[latent.form]
     return GAUSSIAN_VECTORS.get(type(latent.variable.owner.op), usual)
 
 
