@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import lru_cache
 
 # Two threads that wait for each other take a thousand times as long over a small matrix as one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -11,7 +12,10 @@ import pytensor
 import pytest
 
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
-from pymc_rmhmc.model.likelihoods.likelihood_kernel import compiled_graph
+from pymc_rmhmc.model.likelihoods import likelihood_kernel
+
+# Tests build the same small models again and again, more of them than a user does.
+likelihood_kernel.compiled_graph = lru_cache(maxsize=500)(likelihood_kernel.compiled_graph.__wrapped__)
 
 
 def pytest_collection_finish() -> None:
@@ -59,7 +63,7 @@ def without_a_compiler(monkeypatch):
 @pytest.fixture
 def compiled_ahead():
     """`RMHMC()` compiles everything that a chain may call, as it does for users."""
-    compiled_graph.cache_clear()  # other tests build the same small models
+    likelihood_kernel.compiled_graph.cache_clear()  # other tests build the same small models
 
 
 @pytest.fixture(autouse=True)
