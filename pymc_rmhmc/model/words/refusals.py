@@ -1,4 +1,4 @@
-"""Why a variable is not sampled as a latent one, and what is said of a model that has none, or many scalars in a loop."""
+"""Why a variable is not sampled as a latent one, and what is said of a model that has none, or scalars in a loop."""
 
 from __future__ import annotations
 
