@@ -170,10 +170,12 @@ def problems_of(mutants: list[Mutant], root: Path) -> list[str]:
     found, names = [], [mutant.name for mutant in mutants]
     found += [f"{name}: the name stands twice." for name in sorted({n for n in names if names.count(n) > 1})]
     sources = Sources(root / PACKAGE)
+    texts: dict[str, str] = {}
     for mutant in mutants:
         try:
             file, planted = sources.planted(mutant)
             compile(planted, file, "exec")
+            texts[mutant.name] = planted
         except TableError as error:
             found.append(str(error))
         except SyntaxError as error:
@@ -182,7 +184,17 @@ def problems_of(mutants: list[Mutant], root: Path) -> list[str]:
         function = rest.partition("[")[0]
         if not (root / "tests" / path).is_file() or f"def {function}(" not in (root / "tests" / path).read_text():
             found.append(f"{mutant.name}: there is no test {mutant.test}.")
-    return found
+    return found + _undefined(texts)
+
+
+def _undefined(texts: dict[str, str]) -> list[str]:
+    """Return the names that planted texts, by the name of their fault, use and do not define."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            (Path(folder) / f"{name}.py").write_text(text)
+        command = ["ruff", "check", "--isolated", "--no-cache", "--select=F821", "--output-format=json", folder]
+        told = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+        return [f"{Path(each['filename']).stem}: {each['message']}." for each in json.loads(told.stdout)]
 
 
 class Nursery:

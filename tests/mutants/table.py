@@ -2502,7 +2502,7 @@ EVIDENCE = [
         "the ladder follows the states whose weights count: no longer an unbiased evidence",
         "annealed_evidence",
         "        found, accepted = anneal(particles, betas, rng)\n",
-        "        ladder.betas[1:-1] = np.sort(ladder.betas[1:-1] * (1.0 - 0.1 * rng.random(ladder.betas.size - 2)))\n"
+        "        betas[1:-1] = np.sort(betas[1:-1] * (1.0 - 0.1 * rng.random(betas.size - 2)))\n"
         "        found, accepted = anneal(particles, betas, rng)\n",
         "unit/test_evidence.py::test_a_ladder_is_frozen_before_the_counted_run",
     ),
