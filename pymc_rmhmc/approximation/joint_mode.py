@@ -34,7 +34,7 @@ from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, pr
 from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
-__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "variational_sites_at"]
+__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "sites_from_nothing", "variational_sites_at"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -56,6 +56,10 @@ NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(11)
 WEIGHTS /= WEIGHTS.sum()
 SITE_ROUNDS = 20
 DAMPING = 0.7
+# Of the first fit where there is no mode to begin with: its rounds, those at the end without a floor, the widest
+# standard deviation at which slopes are looked at, and bounds of precisions and of how fast they grow.
+FIRST_ROUNDS, SETTLING_ROUNDS = 24, 8
+WIDEST, TINY, LEAST_SITE, FASTEST = 5.0, 1e-6, 1e-5, 20.0
 SITE_TOLERANCE = 0.05
 
 
@@ -68,13 +72,12 @@ class JointApproximation:
 
 
 def approximate_jointly(
-    density: JointDensity, likelihoods: Likelihoods, theta: Array, rng: np.random.Generator,
+    density: JointDensity, sites: Sequence[GaussianSites], theta: Array, rng: np.random.Generator,
     held: Iterable[int] = (),
 ) -> JointApproximation:  # fmt: skip
     """Maximise the bound on log p(θ, y) from a given θ (d,): sites at θ, and θ with the sites held, in turns.
 
-    The likelihood of each block at a θ is bound to the parameters that θ gives it: of one with rows one for each row,
-    of others one. The noise by which the bound is estimated is the same throughout. Some coordinates of θ are held
+    It begins with some sites of that θ. The noise by which the bound is estimated is the same throughout. Some coordinates of θ are held
     where they are: those by which the bound may have none itself.
 
     Raises
@@ -83,7 +86,6 @@ def approximate_jointly(
         If a prior cannot be factorised at the θ given.
     """
     unscaled = MarginalChart.linear(np.zeros(theta.size), np.eye(theta.size))
-    sites = laplace_sites_at(density, likelihoods, theta)
     noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)
     pair = (noise, -noise)
     reach = np.full(theta.size, REACH)
@@ -168,6 +170,36 @@ def _predictors(block: JointBlock, theta: Array) -> tuple[list[tuple[slice | Ind
     return [(where, Latents(row.mean - shift[where], row)) for where, row in rows], shift
 
 
+def sites_from_nothing(block: JointBlock, theta: Array) -> GaussianSites:
+    """Find sites of a block at a θ from its expected slopes alone, however far its prior is from the data.
+
+    Where a likelihood is not log-concave its first fits have precisions that are next to nothing, and the next centre
+    is far away: they are held above the size of the slope, less and less.
+    """
+    n = block.n_sites
+    sites = GaussianSites(np.zeros(n), np.ones(n))
+    for k in range(FIRST_ROUNDS):
+        try:
+            centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
+        except PriorFailure:
+            sites = GaussianSites(sites.linear, 4.0 * sites.precision + 0.1)
+            continue
+        spread = np.minimum(np.sqrt(variance), WIDEST)
+        slope, tilt = _expected(block, theta, centre, spread)
+        least = np.abs(slope) * 2.0 ** (-0.5 * k) if k < FIRST_ROUNDS - SETTLING_ROUNDS else np.zeros(n)
+        curvature = -tilt / np.maximum(spread, TINY)
+        precision = np.clip(np.maximum(curvature, least), LEAST_SITE, FASTEST * sites.precision + 1.0)
+        linear = slope + precision * centre
+        if not np.isfinite(linear).all():
+            sites = GaussianSites(sites.linear, 4.0 * sites.precision + 0.1)
+            continue
+        sites = GaussianSites(
+            sites.linear + DAMPING * (linear - sites.linear),
+            sites.precision + DAMPING * (precision - sites.precision),
+        )
+    return sites
+
+
 def variational_sites_at(
     density: JointDensity, theta: Array, sites: Sequence[GaussianSites]
 ) -> list[GaussianSites]:
@@ -205,12 +237,16 @@ def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) ->
 
 def _matched(block: JointBlock, theta: Array, centre: Array, spread: Array) -> GaussianSites | None:
     """Return the sites with the likelihood's expected slope and curvature, by Stein's identity; None if not finite."""
-    slopes = np.array([block.likelihood(theta, centre + node * spread)[1] for node in NODES])
-    slope = WEIGHTS @ slopes
-    tilt = (WEIGHTS * NODES) @ slopes
+    slope, tilt = _expected(block, theta, centre, spread)
     precision = np.maximum(-tilt / np.where(spread > 0.0, spread, np.inf), 0.0)
     linear = slope + precision * centre
     return GaussianSites(linear, precision) if np.isfinite(linear).all() else None
+
+
+def _expected(block: JointBlock, theta: Array, centre: Array, spread: Array) -> tuple[Array, Array]:
+    """Return the mean of the likelihood's slope, and of it times how many spreads η is from its centre."""
+    slopes = np.array([block.likelihood(theta, centre + node * spread)[1] for node in NODES])
+    return WEIGHTS @ slopes, (WEIGHTS * NODES) @ slopes
 
 
 def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:

@@ -53,6 +53,14 @@ class JointBlock(Protocol):
         """Whether several vectors are read, by one matrix or each by its own."""
 
     @property
+    def is_field(self) -> bool:
+        """Whether it is a Gaussian field, with a sparse precision."""
+
+    @property
+    def n_residuals(self) -> int:
+        """The number of a field's residuals; 0 of another."""
+
+    @property
     def has_moving_sites(self) -> bool:
         """Whether parameters of the likelihood move the information of the sites."""
 

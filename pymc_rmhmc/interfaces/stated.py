@@ -11,9 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["StatedCoefficients", "StatedDense", "StatedKronecker", "StatedPrior", "StatedVector"]
+__all__ = [
+    "AffineRows", "FieldMaps", "StatedCoefficients", "StatedDense", "StatedField", "StatedKronecker", "StatedPrior",
+    "StatedVector",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,75 @@ class StatedCoefficients:
         return self.spread**2
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AffineRows:
+    """Rows of a sparse affine map of latent values, as multiples of the numbers u(θ).
+
+    Attributes
+    ----------
+    row, column : (nnz,) int array
+        Where an entry stands.
+    coefficient, number : (nnz,) array
+        An entry is the coefficient times that number of u; u[0] is 1, so that 0 is for what θ does not move.
+    offset, offset_number : (m,) array
+        The same of the constant of each row.
+    """
+
+    row: Indices
+    column: Indices
+    coefficient: Array
+    number: Indices
+    offset: Array
+    offset_number: Indices
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return self.offset.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldMaps:
+    """What does not move with θ of a Gaussian field: ``e = J x - c`` is N(0, I), and sites are ``η = A x + a``.
+
+    Attributes
+    ----------
+    size : int
+        The number of latent values x, n.
+    residuals : AffineRows
+        J, with c as its offset.
+    predictors : AffineRows
+        A, with a as its offset.
+    dense, dense_offset : (k, n), (k,) array
+        Constant rows of J with so many entries that P would have no zeros with them, and their c.
+    """
+
+    size: int
+    residuals: AffineRows
+    predictors: AffineRows
+    dense: Array
+    dense_offset: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatedField:
+    """A Gaussian field at one θ.
+
+    Attributes
+    ----------
+    maps : FieldMaps
+        The same at every θ.
+    numbers : array
+        u(θ), of which the first is 1.
+    log_normaliser : float
+        The log density of the prior where every residual is 0.
+    """
+
+    maps: FieldMaps
+    numbers: Array
+    log_normaliser: float
+
+
 type StatedVector = StatedDense | StatedKronecker | StatedCoefficients
 
 
@@ -121,6 +194,8 @@ class StatedPrior:
         What the sites have beyond the latent values.
     vectors : tuple of StatedVector
         The vectors; of rows, one that all share, or one for each.
+    field : StatedField, optional
+        In place of vectors, mean, shift and design.
     design : array, sparse array, list or None
         The matrix that reads all vectors, (n, k); or a list with one for each vector, None for the identity; or None
         where the only vector's values are the sites.
@@ -130,3 +205,4 @@ class StatedPrior:
     shift: Array
     vectors: tuple[StatedVector, ...]
     design: Any = None
+    field: StatedField | None = None

@@ -186,7 +186,9 @@ class JointTarget:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
             raise
-        if block.design_shape is None:
+        if block.is_field:
+            serves_again = True
+        elif block.design_shape is None:
             serves_again = block.fixed_covariance
         else:  # of a design that moves no more than where it is not 0, and by that alone the form is chosen
             serves_again = not (block.is_sum and block.has_moving_design)

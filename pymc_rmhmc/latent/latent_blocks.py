@@ -18,6 +18,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
+from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights
@@ -80,6 +81,8 @@ def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSite
     PriorFailure
         If the prior cannot be used.
     """
+    if stated.field is not None:
+        return PrecisionSpace(stated.field, sites, like)
     if block.rows is not None:
         return _of_rows(block, stated, sites, like)
     if block.design_shape is not None:
@@ -161,12 +164,14 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
 
     Coefficients are not dear: what is factorised there is had with its derivative.
     """
-    has_factor = block.is_sum or block.design_shape is None
+    has_factor = block.is_sum or (block.design_shape is None and not block.is_field)
     return has_factor and (not block.fixed_covariance or block.has_moving_sites)
 
 
 def n_noise(block: JointBlock) -> int:
     """The size of a block's z."""
+    if block.is_field:
+        return block.n_residuals + block.n_sites
     if block.design_shape is None:
         return block.size + block.n_sites
     n, k = block.design_shape

@@ -206,7 +206,8 @@ def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str])
         stated = prior_of(block, theta, derivative=False)
     except PriorFailure:
         return _no_factor(block, where)
-    if not all(np.isfinite(array).all() for array in _arrays(asdict(stated))):
+    numbers = _arrays(asdict(stated)) if stated.field is None else (stated.field.numbers,)
+    if not all(np.isfinite(array).all() for array in numbers):
         return DataError(
             f"{block.name}: the prior's mean or covariance is not finite at the chain's starting point, where {where}. "
             "Inputs or hyperparameters of this size overflow. Rescale the inputs to about 1, or start elsewhere with "
@@ -222,6 +223,11 @@ def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str])
 
 
 def _no_factor(block: Any, where: str) -> CovarianceError:
+    if block.is_field:
+        return CovarianceError(
+            f"{block.name}: the prior precision and the data leave a direction without a bound at the chain's starting "
+            f"point, where {where}. Give each of these variables a proper prior, or start elsewhere with `initvals`."
+        )
     return CovarianceError(
         f"{block.name}: the prior covariance is not positive definite at the chain's starting point, where {where}. "
         "Add jitter with gp.prior(..., jitter=1e-6), remove duplicated inputs, or start elsewhere with `initvals`."

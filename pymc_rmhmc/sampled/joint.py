@@ -283,9 +283,13 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
 
     def _fit(self, tuned: JointTuning, theta: Array, rng: np.random.Generator) -> None:
         """Take sites and θ's chart from the approximation that is found from θ."""
-        found = approximate_jointly(self.model, self._likelihoods, theta, rng, self.model.of_hierarchies)
+        found = approximate_jointly(self.model, self._first_sites(theta), theta, rng, self.model.of_hierarchies)
         tuned.sites, tuned.marginals = found.sites, found.marginals
         self.drop()
+
+    def _first_sites(self, theta: Array) -> list[GaussianSites]:
+        """Return sites to begin with at a θ."""
+        return laplace_sites_at(self.model, self._likelihoods, theta)
 
     def _fit_elsewhere(self, tuned: JointTuning, theta: Array, rng: np.random.Generator) -> bool:
         """Fit at another θ than the model's own, nearer 0 on the unconstrained scale; return whether one worked.

@@ -136,7 +136,8 @@ class Block:
     n_sites: int
     design_shape: tuple[int, int] | None = None
     fixed_covariance = False
-    is_sum = False
+    is_sum = is_field = False
+    n_residuals = 0
     rows: NDArray[np.int64] | None = None
     plain: PlainReading | None = None
     has_moving_design = False

@@ -82,6 +82,11 @@ class JointModel:
         self.inputs = tuple(dict.fromkeys(n for f in self._functions for n in f.value_names if n not in own))
 
     @property
+    def functions(self) -> tuple[GraphFunction, ...]:
+        """The functions of θ and η."""
+        return tuple(self._functions)
+
+    @property
     def n_functions(self) -> int:
         """How many functions of θ and η there are."""
         return len(self._functions)

@@ -1,0 +1,344 @@
+"""Which of a model's values are Gaussian and enter only through affine expressions, found by evaluating it.
+
+Residuals and the inputs of likelihoods are evaluated at a few points. An expression is affine in some values if its
+second differences along two random directions of them are 0. No pattern of a graph is matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pymc.distributions.distribution import PartialObservedRV
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
+from pymc_rmhmc.model.graph.graphs import by_python, inlined, value_inputs
+from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
+
+__all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+# Of a second difference, over the size of what it is the difference of: what rounding leaves.
+ROUNDING = 1e-9
+# How far values are moved, in unconstrained units.
+MOVED, SPREAD = 0.5, 0.3
+# As many predictors of one observed variable are looked at.
+MOST_PREDICTORS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class FieldObservation:
+    """What is observed of a field's predictors.
+
+    Attributes
+    ----------
+    log_density : TensorVariable
+        The sum of its log density, an expression of value variables.
+    predictors : tuple of TensorVariable
+        The nodes of that expression, or of the registered likelihood's, that are affine in the latent values.
+    likelihood : Likelihood, optional
+        The registered one, of which there is one predictor.
+    parameters, data : dict, TensorVariable
+        What the registered one takes besides.
+    """
+
+    variable: TensorVariable
+    log_density: TensorVariable
+    predictors: tuple[TensorVariable, ...] = ()
+    likelihood: Likelihood | None = None
+    parameters: Mapping[str, TensorVariable] = field(default_factory=dict)
+    offset: TensorVariable | None = None
+    data: TensorVariable | None = None
+
+
+class FieldGraphs:
+    """A model as expressions of its value variables: residuals, densities, and where predictors are looked for.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    point : dict
+        Where the shapes of values are taken, and values that a field has no part in.
+    """
+
+    def __init__(self, model: pm.Model, point: Point) -> None:
+        self.model, self.point = model, point
+        self.free = [v for v in model.free_RVs if v.dtype.startswith("float")]
+        self.observed = [*model.observed_RVs, *model.potentials]
+        self.values = {v: model.rvs_to_values[v] for v in self.free}
+        gaussian = [v for v in (*self.free, *model.observed_RVs) if has_residuals(v)]
+        stated = [residuals_of(v, v) for v in gaussian]
+        registered = {v: read_likelihood(v) for v in model.observed_RVs}
+        expressions: dict[object, TensorVariable | None] = {}
+        for variable, each in zip(gaussian, stated, strict=True):
+            expressions["e", variable], expressions["n", variable] = each
+        for each in self.observed:
+            expressions["l", each] = _log_density(model, each)
+            for i, parameter in enumerate(_parameters(each)):
+                expressions["p", each, i] = parameter
+        for variable, found in registered.items():
+            if found is not None:
+                reading = found[1]
+                eta, offset = reading.eta, reading.offset
+                if offset is not None and set(ancestors([offset])).intersection(self.free):
+                    # Sites follow what θ adds to a predictor.
+                    eta, offset = eta + offset, None
+                expressions["eta", variable], expressions["o", variable] = eta, offset
+                for name, value in reading.parameters.items():
+                    expressions["r", variable, name] = value
+        known = {key: e for key, e in expressions.items() if e is not None}
+        # All at once, so that what is shared stays shared.
+        graphs = inlined(model.replace_rvs_by_values(list(known.values())), ())
+        self._found = dict(zip(known, graphs, strict=True))
+        self.residuals = {v: Residuals(self._found["e", v], self._found.get(("n", v))) for v in gaussian}
+        self._registered = {v: found[0] for v, found in registered.items() if found is not None}
+        self.densities = dict(zip(self.free, model.logp(vars=self.free, sum=False), strict=True))
+
+    def observation(self, variable: TensorVariable) -> FieldObservation:
+        """Return an observed variable or potential without its predictors."""
+        density = self._found["l", variable].sum()
+        likelihood = self._registered.get(variable)
+        if likelihood is None:
+            return FieldObservation(variable, density)
+        parameters = {name: self._found["r", variable, name] for name in likelihood.parameters}
+        data = self.model.rvs_to_values[variable]
+        return FieldObservation(
+            variable, density, (self._found["eta", variable],), likelihood, parameters,
+            self._found.get(("o", variable)), data,
+        )  # fmt: skip
+
+    def inputs_of(self, variable: TensorVariable) -> list[TensorVariable]:
+        """Return where the search for predictors begins: the distribution's parameters, or its log density."""
+        parameters = [e for key, e in self._found.items() if isinstance(key, tuple) and key[:2] == ("p", variable)]
+        return parameters or [self._found["l", variable]]
+
+    @cached_property
+    def bits(self) -> dict[Variable, int]:
+        """Which free variables each node depends on, as a bit for each."""
+        known: dict[Variable, int] = {value: 1 << i for i, value in enumerate(self.values.values())}
+        for node in toposort([*self._found.values(), *self.densities.values()]):
+            found = 0
+            for each in node.inputs:
+                found |= known.get(each, 0)
+            for each in node.outputs:
+                known[each] = found
+        return known
+
+    def bits_of(self, variables: Iterable[TensorVariable]) -> int:
+        """Return the bits of free variables."""
+        return sum(self.bits[self.values[v]] for v in variables)
+
+    @cached_property
+    def probe(self) -> Probe:
+        """What evaluates every node that depends on a Gaussian variable."""
+        gaussian = self.bits_of([v for v in self.free if v in self.residuals])
+        searched = [key for key in self._found if isinstance(key, tuple) and key[0] != "n"]
+        nodes = dict.fromkeys(n for key in searched for n in ancestors([self._found[key]]))
+        moving = [n for n in nodes if self.bits.get(n, 0) & gaussian and getattr(n, "dtype", "")[:5] == "float"]
+        return Probe(self, [n for n in moving if not isinstance(n.type, type(None))])
+
+
+def _log_density(model: pm.Model, variable: TensorVariable) -> TensorVariable:
+    """Return the log density of an observed variable as an expression of random variables, or a potential itself."""
+    if variable in model.potentials:
+        return variable
+    if isinstance(variable.owner.op, PartialObservedRV):
+        (density,) = model.logp(vars=[variable], sum=False)
+        return density
+    return pm.logp(variable, model.rvs_to_values[variable])
+
+
+def _parameters(variable: TensorVariable) -> list[TensorVariable]:
+    """List a distribution's parameters, where they are numbers; none of one that is made of others."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, RandomVariable):
+        return []
+    return [p for p in node.op.dist_params(node) if p.owner is None or not isinstance(p.owner.op, RandomVariable)]
+
+
+class Probe:
+    """Nodes of a model at points near one."""
+
+    def __init__(self, graphs: FieldGraphs, nodes: Sequence[TensorVariable]) -> None:
+        self._graphs, self.nodes = graphs, nodes
+        values = list(graphs.values.values())
+        self._others = [v for v in value_inputs(graphs.model, nodes) if v not in values]
+        self._function = by_python([*values, *self._others], list(nodes))
+        rng = np.random.default_rng(0)
+        shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
+        self.base = [
+            np.asarray(graphs.point[str(v.name)], float) + SPREAD * rng.standard_normal(shape)
+            for v, shape in zip(values, shapes, strict=True)
+        ]
+        self._rng = rng
+
+    def at(self, values: Sequence[Array]) -> list[Array]:
+        """Evaluate all nodes where the free variables have these values."""
+        point = self._graphs.point
+        with np.errstate(all="ignore"):
+            found = self._function(*values, *(point[str(v.name)] for v in self._others))
+        return [np.asarray(each) for each in found]
+
+    def affine_in(self, variables: Sequence[TensorVariable]) -> Affine:
+        """Say which nodes are affine in some free variables together, and which do not move with them."""
+        chosen = set(variables)
+        directions = [
+            [MOVED * self._rng.standard_normal(b.shape) * (v in chosen) for v, b in zip(self._graphs.free, self.base)]
+            for _ in range(2)
+        ]
+
+        def moved(first: float, second: float) -> list[Array]:
+            return self.at([b + first * d + second * e for b, d, e in zip(self.base, *directions, strict=True)])
+
+        here, one, other, both, twice = moved(0, 0), moved(1, 0), moved(0, 1), moved(1, 1), moved(2, 0)
+        still, affine = set[Variable](), set[Variable]()
+        for node, a, b, c, d, e in zip(self.nodes, here, one, other, both, twice, strict=True):
+            if np.array_equal(a, d) and np.array_equal(a, b):
+                still.add(node)
+            size = ROUNDING * (1.0 + np.abs(a) + np.abs(d) + np.abs(e))
+            with np.errstate(all="ignore"):
+                bend = np.maximum(np.abs(d - b - c + a), np.abs(e - 2.0 * b + a))
+            if np.all(bend <= size):
+                affine.add(node)
+        return Affine(still, affine)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Nodes that do not move with some variables, and those that are affine in them."""
+
+    still: set[Variable]
+    affine: set[Variable]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldChoice:
+    """What a field is made of.
+
+    Attributes
+    ----------
+    latents : list of TensorVariable
+        The free variables whose values are x.
+    rows : list of TensorVariable
+        The variables, free or observed, whose residuals e are.
+    observations : list of FieldObservation
+        What reads predictors η.
+    refused : dict of TensorVariable to str
+        Gaussian variables that are left out, and why.
+    """
+
+    latents: list[TensorVariable]
+    rows: list[TensorVariable]
+    observations: list[FieldObservation]
+    refused: dict[TensorVariable, str]
+
+
+def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = None) -> FieldChoice | None:
+    """Find the Gaussian variables that enter affinely together, all if they do and else one by one, the longest first.
+
+    None if there is none. Those that are wanted are looked at alone.
+    """
+    allowed = graphs.free if wanted is None else wanted
+    candidates = [v for v in graphs.free if v in graphs.residuals and v in allowed and _is_linear(graphs, v)]
+    sizes = {v: np.size(graphs.point[str(graphs.values[v].name)]) for v in candidates}
+    candidates.sort(key=lambda v: -sizes[v])
+    if not candidates:
+        return None
+    chosen, refused = _Search(graphs), dict[TensorVariable, str]()
+    found = chosen.fit(candidates)
+    if isinstance(found, FieldChoice):
+        return found
+    latents: list[TensorVariable] = []
+    best: FieldChoice | None = None
+    for variable in candidates:
+        found = chosen.fit([*latents, variable])
+        if isinstance(found, FieldChoice):
+            latents, best = [*latents, variable], found
+        else:
+            refused[variable] = found
+    return None if best is None else FieldChoice(best.latents, best.rows, best.observations, refused)
+
+
+def _is_linear(graphs: FieldGraphs, variable: TensorVariable) -> bool:
+    """Check whether a variable is an affine function of its values: untransformed, or constrained to a sum of 0."""
+    transform = graphs.model.rvs_to_transforms.get(variable)
+    return transform is None or type(transform).__name__ == "ZeroSumTransform"
+
+
+class _Search:
+    """Looks at one choice of latent variables after another."""
+
+    def __init__(self, graphs: FieldGraphs) -> None:
+        self._graphs = graphs
+
+    def fit(self, latents: Sequence[TensorVariable]) -> FieldChoice | str:
+        """Return the field that some variables make, or why they make none."""
+        graphs, mask = self._graphs, self._graphs.bits_of(latents)
+        seen = graphs.probe.affine_in(latents)
+        rows: list[TensorVariable] = []
+        for variable in graphs.free:
+            if variable in graphs.residuals:
+                residual = graphs.residuals[variable].values
+                if variable in latents or graphs.bits[residual] & mask:
+                    if residual not in seen.affine:
+                        return f"it does not enter the prior of {variable.name} affinely"
+                    rows.append(variable)
+            elif graphs.bits[graphs.densities[variable]] & mask:
+                return f"the prior of {variable.name} depends on it and is not Gaussian"
+        observations = []
+        for variable in graphs.observed:
+            observation = graphs.observation(variable)
+            if not graphs.bits.get(observation.log_density, self._bits(observation.log_density)) & mask:
+                continue
+            if variable in graphs.residuals and graphs.residuals[variable].values in seen.affine:
+                rows.append(variable)
+                continue
+            found = self._predicted(observation, mask, seen)
+            if isinstance(found, str):
+                return found
+            observations.append(found)
+        return FieldChoice(list(latents), rows, observations, {})
+
+    def _bits(self, expression: TensorVariable) -> int:
+        return sum({self._graphs.bits.get(each, 0) for each in expression.owner.inputs}) if expression.owner else 0
+
+    def _predicted(self, observation: FieldObservation, mask: int, seen: Affine) -> FieldObservation | str:
+        """Return an observation with its predictors, or why it has none."""
+        graphs, variable = self._graphs, observation.variable
+        if observation.likelihood is not None:
+            (eta,) = observation.predictors
+            others = [*observation.parameters.values(), *([] if observation.offset is None else [observation.offset])]
+            if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
+                return observation
+        ends: dict[TensorVariable, None] = {}
+        known: set[Variable] = set()
+        for each in graphs.inputs_of(variable):
+            self._frontier(each, mask, seen, known, ends)
+        if not 1 <= len(ends) <= MOST_PREDICTORS:
+            return f"{variable.name} reads it through {len(ends)} expressions that are affine"
+        return FieldObservation(variable, observation.log_density, tuple(ends))
+
+    def _frontier(
+        self, node: Variable, mask: int, seen: Affine, known: set[Variable], ends: dict[TensorVariable, None]
+    ) -> None:
+        """Note the last nodes on every way from the latents to one that are affine in them."""
+        if node in known or not self._graphs.bits.get(node, 0) & mask or node in seen.still:
+            return
+        known.add(node)
+        if node in seen.affine:
+            ends[node] = None
+            return
+        if node.owner is not None:
+            for each in node.owner.inputs:
+                self._frontier(each, mask, seen, known, ends)

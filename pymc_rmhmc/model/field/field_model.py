@@ -1,0 +1,207 @@
+"""A model's Gaussian field with its hyperparameters, read by derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import listed
+from pymc_rmhmc.interfaces.stated import AffineRows
+from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
+from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
+from pymc_rmhmc.model.field.maps import AffineExpressions, MovingMaps, read_maps
+from pymc_rmhmc.model.field.sparsity import NotSparse
+from pymc_rmhmc.model.forms.joint_model import JointModel
+from pymc_rmhmc.model.graph.graphs import by_python, replaced, value_inputs
+from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
+from pymc_rmhmc.model.observed.observed_terms import gradient_by
+
+__all__ = ["FieldPlan", "plan_field"]
+
+type Array = NDArray[np.float64]
+type Point = dict[str, np.ndarray]
+
+# Where a field that was read is compared with the model: how far x and θ are moved.
+CHECKED = (0.3, 1.0)
+AGREEMENT = 1e-7
+DENSE = "it enters through a matrix with too many entries"
+
+
+@dataclass(frozen=True, eq=False)
+class FieldPlan:
+    """A field and its hyperparameters, of which nothing has been built.
+
+    Attributes
+    ----------
+    graphs : FieldGraphs
+        The model as expressions of its value variables.
+    choice : FieldChoice
+        The latent values, residuals and observations.
+    theta : Hyperparameters
+        All other continuous variables.
+    """
+
+    graphs: FieldGraphs
+    choice: FieldChoice
+    theta: Hyperparameters
+
+    @property
+    def model(self) -> pm.Model:
+        """The model."""
+        return self.graphs.model
+
+    def read(self) -> ReadField | str:
+        """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read."""
+        affine, shapes = self._expressions()
+        foreign = [str(v.name) for v in affine.others]
+        if foreign:
+            return f"how it enters depends on {listed(foreign)}, which another step samples"
+        theta = self.theta.pack(self.graphs.point)
+        try:
+            moving = read_maps(affine, theta)
+        except NotSparse:
+            return DENSE
+        found = ReadField(self, affine, moving, shapes)
+        return found if found.agrees(theta) else "its residuals are not what they seem at other values"
+
+    def _expressions(self) -> tuple[AffineExpressions, list[list[tuple[int, ...]]]]:
+        """Return residuals and predictors as functions of x and θ, and the predictors' shapes by observation."""
+        graphs, choice = self.graphs, self.choice
+        nodes = [p for o in choice.observations for p in o.predictors]
+        known = dict(zip(graphs.probe.nodes, graphs.probe.at(graphs.probe.base), strict=True))
+        shapes = [[np.shape(known[p]) for p in o.predictors] for o in choice.observations]
+        residuals = [graphs.residuals[v].values for v in choice.rows]
+        latents, blocks, places = self._places()
+        made = replaced([pt.concatenate(residuals), joined(nodes) if nodes else pt.zeros(0)], places)
+        others = [v for v in value_inputs(graphs.model, made) if v not in places]
+        given = [np.asarray(graphs.point[str(v.name)]) for v in others]
+        residual, predictor = (each.astype("float64") for each in made)
+        return AffineExpressions(latents, self.theta.symbol, residual, predictor, blocks, others, given), shapes
+
+    def _places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
+        """Return x, the part of each variable, and what takes the place of value variables."""
+        graphs = self.graphs
+        values = [graphs.values[v] for v in self.choice.latents]
+        shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
+        ends = np.concatenate(([0], np.cumsum([int(np.prod(shape)) for shape in shapes])))
+        blocks = [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        latents = pt.dvector("latents", shape=(int(ends[-1]),))
+        parts = {
+            value: pt.specify_shape(taken(latents, part, shape).astype(value.dtype), value.type.shape)
+            for value, part, shape in zip(values, blocks, shapes, strict=True)
+        }
+        return latents, blocks, {**self.theta.parts, **parts}
+
+
+@dataclass(frozen=True, eq=False)
+class ReadField:
+    """A field whose maps are known."""
+
+    plan: FieldPlan
+    affine: AffineExpressions
+    moving: MovingMaps
+    shapes: list[list[tuple[int, ...]]]
+
+    def agrees(self, theta: Array) -> bool:
+        """Compare residuals and predictors with their maps at other values of θ and x."""
+        affine, maps, rng = self.affine, self.moving.maps, np.random.default_rng(1)
+        graph = [self.moving.numbers, affine.residuals, affine.predictors]
+        function = by_python([affine.latents, affine.theta], graph)
+        for spread in CHECKED:
+            at = theta + spread * rng.standard_normal(theta.size)
+            x = rng.standard_normal(maps.size)
+            numbers, residuals, predictors = function(x, at)
+            found = np.empty(residuals.size)
+            is_dense = np.isin(np.arange(found.size), self.moving.dense)
+            found[is_dense] = maps.dense @ x - maps.dense_offset
+            found[~is_dense] = _applied(maps.residuals, numbers, x, -1.0)
+            for read, true in ((found, residuals), (_applied(maps.predictors, numbers, x, 1.0), predictors)):
+                size = AGREEMENT * (1.0 + np.abs(true).max(initial=0.0))
+                if np.isfinite(true).all() and not np.allclose(read, true, rtol=0.0, atol=size):
+                    return False
+        return True
+
+    def build(self) -> JointModel:
+        """Build the functions of the model."""
+        plan, theta = self.plan, self.plan.theta
+        model, choice = plan.model, plan.choice
+        sizes = [part.stop - part.start for part in self.affine.blocks]
+        values = {str(plan.graphs.values[v].name): n for v, n in zip(choice.latents, sizes, strict=True)}
+        observed, first = [], 0
+        for each, shapes in zip(choice.observations, self.shapes, strict=True):
+            observed.append(PredictorTerms(each, shapes, first, theta))
+            first += observed[-1].size
+        normaliser = self._log_normaliser()
+        name = " + ".join(str(v.name) for v in choice.latents)
+        block = FieldBlock(model, name, values, theta, self.moving.maps, self.moving.numbers, normaliser, observed)
+        rest = self._rest()
+        total = theta.place(model.logp(vars=rest, sum=False)) if rest else []
+        summed = sum((each.sum() for each in total), start=pt.zeros(()))
+        function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)])
+        names = [str(v.name) for v in rest]
+        return JointModel(theta, [block], function, names, self._of_likelihoods(normaliser), np.empty(0, np.int64))
+
+    def _rest(self) -> list[TensorVariable]:
+        """List the variables and potentials whose densities are not of the field."""
+        choice, model = self.plan.choice, self.plan.model
+        inside = {*choice.rows, *(o.variable for o in choice.observations)}
+        return [v for v in (*model.basic_RVs, *model.potentials) if v not in inside]
+
+    def _log_normaliser(self) -> TensorVariable:
+        """Return the log density of all rows where their residuals are 0, as a graph of θ."""
+        graphs, choice = self.plan.graphs, self.plan.choice
+        total: list[TensorVariable] = []
+        for variable in choice.rows:
+            values, normaliser = graphs.residuals[variable]
+            if normaliser is None:
+                (density,) = graphs.model.logp(vars=[variable], sum=False)
+                normaliser = density.sum() + 0.5 * (values**2).sum()
+            total.append(normaliser)
+        _, _, places = self.plan._places()
+        (made,) = replaced([sum(total).astype("float64")], {k: v for k, v in places.items() if k in self.plan.theta.parts})
+        zeros = {
+            graphs.values[v]: graphs.values[v].type.filter_variable(
+                pt.zeros(np.shape(graphs.point[str(graphs.values[v].name)]), dtype=graphs.values[v].dtype)
+            )
+            for v in choice.latents
+        }
+        return clone_replace([made], zeros)[0]
+
+    def _of_likelihoods(self, normaliser: TensorVariable) -> NDArray[np.int64]:
+        """Find the coordinates of θ that only parameters of likelihoods read."""
+        theta = self.plan.theta
+        inside = set(ancestors([self.affine.residuals, self.affine.predictors, normaliser]))
+        parameters = set(ancestors([
+            e for o in self.plan.choice.observations for e in (*o.parameters.values(), o.log_density)
+        ]))  # fmt: skip
+        found = np.zeros(theta.size, bool)
+        for (value, symbol), part in zip(theta.parts.items(), theta.slices, strict=True):
+            found[part] = value in parameters and symbol not in inside
+        return np.flatnonzero(found)
+
+
+def _applied(rows: AffineRows, numbers: Array, values: Array, sign: float) -> Array:
+    """Return rows times values (n,), with their offset added or taken off."""
+    entries = rows.coefficient * numbers[rows.number]
+    made = np.bincount(rows.row, entries * values[rows.column], minlength=rows.n_rows)
+    return np.asarray(made + sign * rows.offset * numbers[rows.offset_number])
+
+
+def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] | None = None) -> FieldPlan | str:
+    """Find what of a model is a Gaussian field, or say why nothing is."""
+    graphs = FieldGraphs(model, point)
+    choice = choose_field(graphs, wanted)
+    if choice is None:
+        return "no Gaussian variable enters the model affinely"
+    rest = [v for v in graphs.free if v not in choice.latents]
+    theta = Hyperparameters(model, rest, point)
+    return FieldPlan(graphs, choice, theta)
+

@@ -1,0 +1,248 @@
+"""J, c, A and a of a field as multiples of few numbers u(θ), and u as a graph.
+
+Entries that move in proportion share one number: most models have one to four, however many entries there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
+from pytensor.tensor.basic import Join
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Reshape
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
+from pymc_rmhmc.model.field.sparsity import NotSparse, colours_of, find_pattern
+from pymc_rmhmc.model.graph.graphs import by_python
+
+__all__ = ["AffineExpressions", "MovingMaps", "read_maps"]
+
+type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
+
+# Points at which entries are compared, how far θ is moved for each, and at which of them patterns are looked for.
+SPREADS, N_PATTERNS = (0.0, 0.3, 0.3, 0.6, 1.0), 2
+STILL, DIGITS = 1e-12, 9
+
+
+@dataclass(frozen=True, eq=False)
+class AffineExpressions:
+    """Residuals and predictors as graphs of the latent values x and of θ.
+
+    Attributes
+    ----------
+    latents, theta : TensorVariable
+        The vectors x (n,) and θ (d,).
+    residuals, predictors : TensorVariable
+        e and η, vectors.
+    blocks : list of slice
+        The parts of x of each variable.
+    others, given : list
+        What else the graphs depend on, and its values.
+    """
+
+    latents: TensorVariable
+    theta: TensorVariable
+    residuals: TensorVariable
+    predictors: TensorVariable
+    blocks: list[slice]
+    others: Sequence[TensorVariable]
+    given: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class MovingMaps:
+    """What does not move with θ, u(θ) as a graph, and which of the residuals are dense rows."""
+
+    maps: FieldMaps
+    numbers: TensorVariable
+    dense: Indices
+
+
+def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
+    """Read J, c, A and a about a θ.
+
+    Raises
+    ------
+    NotSparse
+        If they have too many entries, or a dense row moves with θ.
+    """
+    size = affine.blocks[-1].stop
+    function = by_python([affine.latents, affine.theta, *affine.others], [affine.residuals, affine.predictors])
+    rng = np.random.default_rng(0)
+    points = [theta + spread * rng.standard_normal(theta.size) for spread in SPREADS]
+
+    def at(where: Array) -> Callable[[Array], Array]:
+        return lambda values: np.concatenate([np.ravel(e) for e in function(values, where, *affine.given)])
+
+    n_residuals = function(np.zeros(size), theta, *affine.given)[0].size
+    row, column, dense = find_pattern([at(where) for where in points[:N_PATTERNS]], affine.blocks)
+    if dense.size and dense.max() >= n_residuals:
+        raise NotSparse
+    n_rows = at(theta)(np.zeros(size)).size
+    colour = colours_of(row, column, (n_rows, size))
+    seeds = [(colour == c).astype(float) for c in range(int(colour.max(initial=0)) + 1)]
+    entries, offsets = _values([at(where) for where in points], seeds, colour, row, column, size)
+    shared = _Shared.of(np.concatenate((entries, offsets), axis=1))
+    if np.isin(dense, _rows_that_move(shared, row.size)).any():
+        raise NotSparse
+    numbers = _numbers(affine, shared, row, column, seeds, colour)
+    rows, offset = _dense_rows(affine, points, dense, size)
+    maps = _maps(shared, row, column, n_residuals, n_rows, dense, size, rows, offset)
+    return MovingMaps(maps, numbers, dense)
+
+
+def _values(
+    maps: Sequence[Callable[[Array], Array]], seeds: Sequence[Array], colour: Indices, row: Indices, column: Indices,
+    size: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return the entries and the offsets at each of the points."""
+    entries, offsets = [], []
+    for each in maps:
+        zero = each(np.zeros(size))
+        answers = np.array([each(seed) - zero for seed in seeds])
+        entries.append(answers[colour[column], row])
+        offsets.append(zero)
+    return np.array(entries), np.array(offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Values as coefficients times numbers; number 0 is 1. `first` has one value of each other number."""
+
+    coefficient: Array
+    number: Indices
+    first: Indices
+
+    @classmethod
+    def of(cls, values: Array) -> _Shared:
+        """Compare values (p, m) at several points."""
+        with np.errstate(all="ignore"):
+            still = (np.abs(values - values[0]) <= STILL * (1.0 + np.abs(values[0]))).all(axis=0)
+            reference = np.where(values[0] != 0.0, values[0], 1.0)
+            signature = np.round(values[1:] / reference, DIGITS).T
+        moving = np.flatnonzero(~still)
+        _, first, which = np.unique(signature[moving], axis=0, return_index=True, return_inverse=True)
+        coefficient, number = values[0].copy(), np.zeros(values.shape[1], np.int64)
+        first = moving[first]
+        number[moving] = 1 + which.ravel()
+        coefficient[moving] = values[0, moving] / values[0, first[which.ravel()]]
+        return cls(coefficient, number, first)
+
+
+def _rows_that_move(shared: _Shared, n_entries: int) -> Indices:
+    """Return the rows whose offset moves."""
+    return np.flatnonzero(shared.number[n_entries:] != 0)
+
+
+def _numbers(
+    affine: AffineExpressions, shared: _Shared, row: Indices, column: Indices, seeds: Sequence[Array], colour: Indices
+) -> TensorVariable:
+    """Return u(θ) as a graph: entries as differences from x = 0, and offsets there, of one row for each number."""
+    both = pt.concatenate([affine.residuals, affine.predictors]).astype("float64")
+    zero = pt.zeros(seeds[0].size)
+    made: list[TensorVariable] = [pt.ones(1)]
+    places = np.zeros(shared.first.size, np.int64)
+    length = _Lengths(affine)
+    entries = np.flatnonzero(shared.first < row.size)
+    start = 1
+    at = colour[column[shared.first[entries]]]
+    for c in np.unique(at):
+        which = entries[at == c]
+        part = _taken(both, row[shared.first[which]], length)
+        seed = pt.constant(seeds[c])
+        made.append(clone_replace([part], {affine.latents: seed})[0] - clone_replace([part], {affine.latents: zero})[0])
+        places[which] = start + np.arange(which.size)
+        start += which.size
+    offsets = np.flatnonzero(shared.first >= row.size)
+    if offsets.size:
+        part = _taken(both, shared.first[offsets] - row.size, length)
+        made.append(clone_replace([part], {affine.latents: zero})[0])
+        places[offsets] = start + np.arange(offsets.size)
+    order = np.concatenate(([0], places))
+    return pt.concatenate(made)[np.ascontiguousarray(order)]
+
+
+class _Lengths:
+    """The lengths of vectors in a graph."""
+
+    def __init__(self, affine: AffineExpressions) -> None:
+        self._affine, self._known = affine, dict[TensorVariable, int]()
+
+    def __call__(self, vector: TensorVariable) -> int:
+        if vector not in self._known:
+            affine = self._affine
+            function = by_python([affine.latents, affine.theta, *affine.others], [vector.shape[0]])
+            zeros = np.zeros(affine.blocks[-1].stop), np.zeros(affine.theta.type.shape[0] or 0)
+            try:
+                found = function(*zeros, *affine.given)[0]
+            except ValueError:  # the length of θ is not known of the symbol
+                raise NotSparse from None
+            self._known[vector] = int(found)
+        return self._known[vector]
+
+
+def _taken(vector: TensorVariable, which: Indices, length: Callable[[TensorVariable], int]) -> TensorVariable:
+    """Return some elements of a vector, through elementwise operations and concatenations, so that no other is made."""
+    if vector.owner is None or vector.ndim != 1:
+        return vector[which]
+    op, inputs = vector.owner.op, vector.owner.inputs
+    if isinstance(op, Elemwise):
+        return op(*[each if each.type.shape == (1,) else _taken(each, which, length) for each in inputs])
+    if isinstance(op, Reshape) and inputs[0].ndim == 1:
+        return _taken(inputs[0], which, length)
+    if isinstance(op, Join):
+        parts = [each for each in inputs if each.ndim == 1]
+        ends = np.concatenate(([0], np.cumsum([length(each) for each in parts])))
+        part = np.searchsorted(ends, which, side="right") - 1
+        back = np.argsort(np.argsort(part, kind="stable"), kind="stable")
+        taken = [_taken(parts[k], which[part == k] - ends[k], length) for k in np.unique(part)]
+        return pt.concatenate(taken)[back]
+    return vector[which]
+
+
+def _dense_rows(
+    affine: AffineExpressions, points: Sequence[Array], dense: Indices, size: int
+) -> tuple[Array, Array]:
+    """Return the dense rows of J (k, n), which must not move with θ, and their c."""
+    rows, offset = np.zeros((dense.size, size)), np.zeros(dense.size)
+    for i, which in enumerate(dense):
+        (row,) = clone_replace([affine.residuals[int(which)]], {})
+        gradient = pytensor.grad(row, affine.latents)
+        function = by_python([affine.latents, affine.theta, *affine.others], [row, gradient])
+        found = [function(np.zeros(size), where, *affine.given) for where in points]
+        if any(not np.allclose(each[1], found[0][1], rtol=STILL, atol=0.0) for each in found):
+            raise NotSparse
+        offset[i], rows[i] = -found[0][0], found[0][1]
+    return rows, offset
+
+
+def _maps(
+    shared: _Shared, row: Indices, column: Indices, n_residuals: int, n_rows: int, dense: Indices, size: int,
+    rows: Array, offset: Array,
+) -> FieldMaps:  # fmt: skip
+    """Sort what was found into J with c, and A with a."""
+    n_entries, kept = row.size, np.setdiff1d(np.arange(n_residuals), dense)
+    renumbered = np.full(n_rows, -1)
+    renumbered[kept] = np.arange(kept.size)
+    renumbered[n_residuals:] = np.arange(n_rows - n_residuals)
+    entry_coefficient, entry_number = shared.coefficient[:n_entries], shared.number[:n_entries]
+    coefficient, number = shared.coefficient[n_entries:], shared.number[n_entries:]
+
+    def rows_of(entries: NDArray[np.bool_], where: Indices | slice, sign: float) -> AffineRows:
+        return AffineRows(
+            renumbered[row[entries]], column[entries], entry_coefficient[entries], entry_number[entries],
+            sign * coefficient[where], number[where].copy(),
+        )  # fmt: skip
+
+    of_residuals = row < n_residuals
+    return FieldMaps(
+        size, rows_of(of_residuals, kept, -1.0), rows_of(~of_residuals, slice(n_residuals, None), 1.0), rows, offset
+    )

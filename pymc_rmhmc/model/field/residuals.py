@@ -1,0 +1,246 @@
+"""Gaussian distributions as residuals: what of a value is N(0, I), and the log density where all of it is 0.
+
+Each family is one function. Nothing else about it is asked: whether residuals are affine in a model's latent values,
+and in which of them, is found by evaluating them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.distributions.multivariate import CARRV, ICARRV, ZeroSumNormalRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.graph.basic import Constant
+from pytensor.graph.op import Op
+from pytensor.sparse.type import SparseTensorType
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+from scipy import linalg, sparse
+
+from pymc_rmhmc.errors import ConfigurationError, shown
+from pymc_rmhmc.model.forms.priors import root_of
+from pymc_rmhmc.model.graph.graphs import by_python, core_op
+
+__all__ = ["MOST_EIGENVALUES", "Residuals", "has_residuals", "register_residuals", "residuals_of"]
+
+type Array = NDArray[np.float64]
+type Parameters = Sequence[TensorVariable]
+
+# Minus the log density of a standard normal at 0.
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+# Of a map: the normaliser of a CAR takes all eigenvalues of its matrix, once.
+MOST_EIGENVALUES = 5000
+
+
+class Residuals(NamedTuple):
+    """What of a value is standard normal.
+
+    Attributes
+    ----------
+    values : TensorVariable
+        The residuals, a vector.
+    log_normaliser : TensorVariable or None
+        The log density where they are 0; None to take it from PyMC's density.
+    """
+
+    values: TensorVariable
+    log_normaliser: TensorVariable | None = None
+
+
+class NoResiduals(Exception):  # noqa: N818 - it is caught: the variable is no part of a field
+    """A distribution has no residuals in the form in which it is given."""
+
+
+type Family = Callable[..., Residuals]
+
+_FAMILIES: dict[type[Op], Family] = {}
+
+
+def has_residuals(variable: TensorVariable) -> bool:
+    """Return whether a random variable's distribution is Gaussian in a form that is read."""
+    try:
+        residuals_of(variable, variable.type())
+    except NoResiduals:
+        return False
+    return True
+
+
+def residuals_of(variable: TensorVariable, value: TensorVariable) -> Residuals:
+    """Return the residuals of a random variable at a value.
+
+    Raises
+    ------
+    NoResiduals
+        If its distribution has none.
+    """
+    op = core_op(variable)
+    family = _FAMILIES.get(type(op))
+    if family is None or not hasattr(variable.owner.op, "dist_params"):
+        raise NoResiduals
+    return family(op, value, *variable.owner.op.dist_params(variable.owner))
+
+
+def register_residuals(distribution: type, function: Callable[..., TensorVariable]) -> None:
+    """Let a Gaussian distribution of your own be part of a Gaussian field.
+
+    Parameters
+    ----------
+    distribution : type
+        A PyMC distribution, such as `pm.Normal`, or the class of its random variable's operation.
+    function : callable
+        ``function(value, *parameters)`` returns a vector of residuals: expressions of which the distribution's density
+        is that of independent standard normals, times a function of the parameters. The parameters are those of PyMC's
+        `dist_params`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the first argument is no distribution, or the second no function.
+
+    Examples
+    --------
+    A walk that is drawn back to 0, of a class of one's own:
+
+    >>> import pymc as pm
+    >>> from pymc_rmhmc import register_residuals
+    >>> register_residuals(pm.Normal, lambda value, mu, sigma: ((value - mu) / sigma).ravel())
+    """
+    operation = getattr(distribution, "rv_type", None) or getattr(distribution, "rv_op", distribution)
+    operation = operation if isinstance(operation, type) else type(operation)
+    if not (isinstance(operation, type) and issubclass(operation, Op)):
+        raise ConfigurationError(
+            f"register_residuals needs a PyMC distribution such as pm.Normal, got {shown(distribution)}."
+        )
+    if not callable(function):
+        raise ConfigurationError(
+            f"register_residuals needs a function of the value and the distribution's parameters, got {shown(function)}."
+        )
+    _FAMILIES[operation] = lambda op, value, *parameters: Residuals(pt.flatten(function(value, *parameters)))
+
+
+def _family(operation: type[Op]) -> Callable[[Family], Family]:
+    """Register what is built in."""
+
+    def note(function: Family) -> Family:
+        _FAMILIES[operation] = function
+        return function
+
+    return note
+
+
+def _normals(value: TensorVariable, mean: TensorVariable | float, deviation: TensorVariable) -> Residuals:
+    """Return those of independent Normals."""
+    # A deviation for each of several values may be one number for many of them.
+    copies = value.size / deviation.size
+    return Residuals(
+        ((value - mean) / deviation).flatten(), -HALF_LOG_2PI * value.size - copies * pt.log(deviation).sum()
+    )
+
+
+@_family(NormalRV)
+def _normal(op: Op, value: TensorVariable, mean: TensorVariable, deviation: TensorVariable) -> Residuals:
+    return _normals(value, mean, deviation)
+
+
+@_family(ZeroSumNormalRV)
+def _zero_sum(op: Op, value: TensorVariable, deviation: TensorVariable, shape: TensorVariable) -> Residuals:
+    # The normaliser counts the free values, and comes from PyMC.
+    return Residuals((value / deviation).flatten())
+
+
+@_family(MvNormalRV)
+def _correlated(op: Op, value: TensorVariable, mean: TensorVariable, covariance: TensorVariable) -> Residuals:
+    while covariance.ndim > 2 and covariance.type.shape[0] == 1:
+        covariance = covariance[0]
+    if covariance.ndim > 2:
+        raise NoResiduals
+    matrix, root = root_of(covariance)
+    if root == "precision":
+        matrix, root = covariance, "covariance"
+    lower = matrix if root == "cholesky" else pt.linalg.cholesky(matrix)
+    rows = (value - mean).reshape((-1, covariance.shape[-1]))
+    whitened = pt.linalg.solve_triangular(lower, rows.T, lower=True).T.flatten()
+    log_determinant = rows.shape[0] * pt.log(pt.abs(pt.diagonal(lower))).sum()
+    return Residuals(whitened, -HALF_LOG_2PI * value.size - log_determinant)
+
+
+@_family(RandomWalkRV)
+def _walk(op: Op, value: TensorVariable, start: TensorVariable, step: TensorVariable, *steps: object) -> Residuals:
+    # Batches come first, then time, and then what a step of several dimensions has.
+    along = pt.moveaxis(value, -getattr(op, "ndim_supp", 1), 0)
+    return _joined([residuals_of(start, along[:1]), residuals_of(step, along[1:] - along[:-1])])
+
+
+@_family(AutoRegressiveRV)
+def _autoregression(
+    op: AutoRegressiveRV, value: TensorVariable, rho: TensorVariable, deviation: TensorVariable, start: TensorVariable,
+    *steps: object,
+) -> Residuals:  # fmt: skip
+    order, constant = op.ar_order, int(op.constant_term)
+    expected = pt.zeros_like(value[..., order:]) + (rho[..., :1] if constant else 0.0)
+    for lag in range(1, order + 1):
+        expected += rho[..., lag - 1 + constant, None] * value[..., order - lag : value.shape[-1] - lag]
+    first = residuals_of(start, value[..., :order])
+    return _joined([first, _normals(value[..., order:], expected, deviation[..., None])])
+
+
+@_family(ICARRV)
+def _intrinsic_map(
+    op: Op, value: TensorVariable, neighbours: TensorVariable, deviation: TensorVariable, of_mean: TensorVariable
+) -> Residuals:
+    matrix = _number(neighbours)
+    first, second = np.nonzero(np.tril(matrix) == 1)
+    edges = ((value[first] - value[second]) / deviation).flatten()
+    n = len(matrix)
+    total = (value.sum() / (of_mean * n)).reshape((1,))
+    return Residuals(pt.concatenate([edges, total]), -HALF_LOG_2PI - pt.log(of_mean.squeeze() * n))
+
+
+@_family(CARRV)
+def _map(
+    op: Op, value: TensorVariable, mean: TensorVariable, neighbours: TensorVariable, alpha: TensorVariable,
+    tau: TensorVariable, *valid: object,
+) -> Residuals:  # fmt: skip
+    """Return edges and nodes: ``xᵀ(D - αW)x`` is ``Σ |α| w (x_i ∓ x_j)²`` over edges, and ``Σ (1 - |α|) d x²``."""
+    weights = sparse.csr_array(_number(neighbours))
+    first, second = sparse.tril(weights, -1).nonzero()
+    weight, degree = np.asarray(weights[first, second]).ravel(), np.asarray(weights.sum(axis=0)).ravel()
+    if (degree <= 0.0).any() or (weight < 0.0).any() or value.ndim != 1:
+        raise NoResiduals
+    tau, alpha, apart = tau.squeeze(), alpha.squeeze(), value - mean
+    share = pt.abs(alpha)
+    edges = pt.sqrt(tau * share) * np.sqrt(weight) * (apart[first] - pt.sign(alpha) * apart[second])
+    nodes = pt.sqrt(tau * (1.0 - share)) * np.sqrt(degree) * apart
+    eigenvalues = _eigenvalues(weights, degree)
+    log_determinant = degree.size * pt.log(tau) + pt.log1p(-alpha * eigenvalues).sum()
+    return Residuals(pt.concatenate([edges, nodes]), 0.5 * log_determinant)
+
+
+def _eigenvalues(weights: sparse.csr_array, degree: Array) -> Array:
+    """Return those of ``D^(-1/2) W D^(-1/2)``."""
+    if degree.size > MOST_EIGENVALUES:
+        raise NoResiduals
+    root = sparse.diags_array(1.0 / np.sqrt(degree))
+    return np.asarray(linalg.eigvalsh((root @ weights @ root).toarray()))
+
+
+def _number(matrix: TensorVariable) -> Array:
+    """Return a matrix that must be a constant."""
+    if not isinstance(matrix, Constant):
+        (found,) = by_python([], [matrix])()
+    else:
+        found = matrix.data
+    found = found.toarray() if isinstance(matrix.type, SparseTensorType) or sparse.issparse(found) else found
+    return np.asarray(found, float).reshape(np.shape(found)[-2:])
+
+
+def _joined(parts: Sequence[Residuals]) -> Residuals:
+    """Return several as one."""
+    normalisers = [each.log_normaliser for each in parts if each.log_normaliser is not None]
+    values = pt.concatenate([each.values for each in parts])
+    return Residuals(values, sum(normalisers) if len(normalisers) == len(parts) else None)
