@@ -151,11 +151,12 @@ def solve_lower(factor: Array, vector: Array, *, transpose: bool = False) -> Arr
 def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
     """Overwrite a Fortran-ordered matrix with its lower Cholesky factor and 0 above it; return False if there is none.
 
-    The lower triangle is read. A matrix with a value that is not finite has no factor.
+    The lower triangle is read. A matrix with a value that is not finite has no factor. Of a matrix with fewer columns
+    than rows, the first columns of a larger one, these columns of the factor are found.
     """
-    n, columns = matrix.shape[0], matrix.T
-    for start in range(0, n, PANEL):
-        end = min(start + PANEL, n)
+    k, columns = matrix.shape[1], matrix.T
+    for start in range(0, k, PANEL):
+        end = min(start + PANEL, k)
         if start > 0:
             subtract_product(matrix[start:, start:end], matrix[start:, :start], matrix[start:end, :start], False, True)
         for first in range(start, end, NARROW):
@@ -166,7 +167,7 @@ def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
             if not _factorise_columns(columns, first, last):
                 return False
     checked = 0.0
-    for j in range(n):
+    for j in range(k):
         checked += columns[j, j] + columns[j, -1]
         columns[j, :j] = 0.0
     return bool(np.isfinite(checked))
@@ -175,7 +176,7 @@ def factorise_in_place(matrix: Array) -> bool:  # pragma: no cover - compiled
 @compiled
 def _factorise_columns(columns: Array, first: int, last: int) -> bool:  # pragma: no cover - compiled
     """Find the factor's columns from `first` to `last`, with those before already subtracted; False if none."""
-    n = columns.shape[0]
+    n = columns.shape[1]
     for j in range(first, last):
         made, k = columns[j, j:], first
         while k + 4 <= j:

@@ -1,0 +1,427 @@
+"""Factors of a positive definite band matrix with a dense border: ``L D Lᵀ`` of the band, Cholesky of what is left.
+
+The matrix is ``[[A, B], [Bᵀ, C]]`` with A (m, m) of bandwidth p and a border of k rows. One flat array holds it:
+
+- the band, (m, p + 1): row j has the column j of A from its diagonal down, and then zeros where A ends;
+- the border B, (m, k);
+- the corner C, (k, k): row j has the column j from its diagonal on; what is before it is not read.
+
+The factor takes its place: 1/D on the diagonal of the band and L below, ``D⁻¹ L⁻¹ B`` in the border, and in the corner
+the Cholesky factor of what B leaves of C. The inverse has the same places: ``A⁻¹`` on the band is Takahashi's, and the
+border adds ``Y Yᵀ`` to it, a sum without differences.
+
+References
+----------
+Rue and Held (2005), Gaussian Markov random fields, sections 2.4 and 2.5; Takahashi, Fagan and Chen (1973), Formation of
+a sparse bus impedance matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
+from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
+
+__all__ = ["band_order", "factorise_band", "log_of_product", "select_band", "solve_band"]
+
+type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
+
+# A product of numbers is turned into a logarithm before it or a factor of it leaves the range of a double.
+LARGE, SMALL = 1e150, 1e-150
+# Vectors from which on whole rows of them are updated, and not one vector after the other.
+MANY_VECTORS = 4
+
+
+def band_order(pattern: sp.csr_array) -> tuple[Indices, int]:
+    """Return an order of small bandwidth, the natural one or reverse Cuthill-McKee's, and its bandwidth."""
+    n = pattern.shape[0]
+    entries = pattern.tocoo()
+    natural = np.arange(n, dtype=np.int64)
+    width = _bandwidth(entries, natural)
+    if width <= 1:
+        return natural, width
+    order = reverse_cuthill_mckee(pattern, symmetric_mode=True).astype(np.int64)
+    position = np.empty(n, dtype=np.int64)
+    position[order] = natural
+    reduced = _bandwidth(entries, position)
+    return (order, reduced) if reduced < width else (natural, width)
+
+
+def _bandwidth(entries: sp.coo_array, position: Indices) -> int:
+    rows, columns = entries.coords
+    return int(np.abs(position[rows] - position[columns]).max(initial=0))
+
+
+@compiled
+def factorise_band(size: int, width: int, border: int, flat: Array) -> float:  # pragma: no cover - compiled
+    """Factorise in place, for m rows of bandwidth p and k of the border; return the log determinant, nan if none."""
+    band, beside, corner = _parts(size, width, border, flat)
+    if width == 1:
+        positive = _factorise_tridiagonal(band)
+    elif width == 2:
+        positive = _factorise_pentadiagonal(band)
+    else:
+        positive = _factorise_wide(band)
+    if not positive:
+        return np.nan
+    log_determinant = -log_of_product(band[:, 0])
+    if border > 0:
+        _forward(band, beside)
+        _eliminate_border(band, beside, corner)
+        if not factorise_in_place(corner.T):
+            return np.nan
+        log_determinant += 2.0 * log_of_product(np.diag(corner))
+    return log_determinant if np.isfinite(log_determinant) else np.nan
+
+
+@compiled
+def solve_band(size: int, width: int, border: int, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors (m + k, r) with the inverse times each."""
+    band, beside, corner = _parts(size, width, border, flat)
+    above, below = vectors[:size], vectors[size:]
+    _forward(band, above)
+    if border > 0:
+        _subtract_transposed(beside, above, below)
+        _solve_corner(corner, below)
+    _scale_rows(band, above)
+    if border > 0:
+        _subtract_product(beside, below, above)
+    _backward(band, above)
+
+
+@compiled
+def select_band(size: int, width: int, border: int, flat: Array, inverse: Array) -> None:  # pragma: no cover - compiled
+    """Write the entries of the inverse at the places of the matrix."""
+    band, beside, corner = _parts(size, width, border, flat)
+    found, found_beside, found_corner = _parts(size, width, border, inverse)
+    if width == 1:
+        _select_tridiagonal(band, found)
+    elif width == 2:
+        _select_pentadiagonal(band, found)
+    else:
+        _select_wide(band, found)
+    if border > 0:
+        _select_border(band, beside, corner, found, found_beside, found_corner)
+
+
+@compiled
+def _parts(
+    size: int, width: int, border: int, flat: Array
+) -> tuple[Array, Array, Array]:  # pragma: no cover - compiled
+    """Return the band, the border and the corner of a flat array."""
+    start, end = size * (width + 1), size * (width + 1 + border)
+    band = flat[:start].reshape(size, width + 1)
+    return band, flat[start:end].reshape(size, border), flat[end:].reshape(border, border)
+
+
+@compiled_in_any_order
+def log_of_product(values: Array) -> float:  # pragma: no cover - compiled
+    """Return the sum of the logarithms of positive numbers, by products that stay within the range of a double."""
+    total, product = 0.0, 1.0
+    for value in values:
+        if SMALL < value < LARGE:
+            product *= value
+            if not SMALL < product < LARGE:
+                total += np.log(product)
+                product = 1.0
+        else:
+            total += np.log(value)
+    return total + np.log(product)
+
+
+@compiled_in_any_order
+def _factorise_tridiagonal(band: Array) -> bool:  # pragma: no cover - compiled
+    taken = 0.0
+    for j in range(band.shape[0]):
+        pivot = band[j, 0] - taken
+        if not pivot > 0.0:
+            return False
+        below = band[j, 1]
+        ratio = below / pivot
+        taken = ratio * below
+        band[j, 0] = 1.0 / pivot
+        band[j, 1] = ratio
+    return True
+
+
+@compiled_in_any_order
+def _factorise_pentadiagonal(band: Array) -> bool:  # pragma: no cover - compiled
+    # What earlier columns take from this column's diagonal and first entry, and from the next one's diagonal.
+    taken, taken_below, taken_next = 0.0, 0.0, 0.0
+    for j in range(band.shape[0]):
+        pivot = band[j, 0] - taken
+        if not pivot > 0.0:
+            return False
+        first, second = band[j, 1] - taken_below, band[j, 2]
+        by_first, by_second = first / pivot, second / pivot
+        taken, taken_below = taken_next + by_first * first, by_first * second
+        taken_next = by_second * second
+        band[j, 0] = 1.0 / pivot
+        band[j, 1], band[j, 2] = by_first, by_second
+    return True
+
+
+@compiled_in_any_order
+def _factorise_wide(band: Array) -> bool:  # pragma: no cover - compiled
+    size, length = band.shape
+    for j in range(size):
+        column = band[j]
+        if not column[0] > 0.0:
+            return False
+        inverse = 1.0 / column[0]
+        for a in range(1, min(length, size - j)):
+            below = column[a:]
+            if below[0] != 0.0:
+                ratio, made = below[0] * inverse, band[j + a]
+                for b in range(below.size):
+                    made[b] -= ratio * below[b]
+        for a in range(length):
+            column[a] *= inverse
+        column[0] = inverse
+    return True
+
+
+@compiled_in_any_order
+def _eliminate_border(band: Array, beside: Array, corner: Array) -> None:  # pragma: no cover - compiled
+    """Take ``Gᵀ D⁻¹ G`` from the corner, for the border G, and write ``D⁻¹ G`` in its place."""
+    size, border = beside.shape
+    for j in range(size):
+        row, inverse = beside[j], band[j, 0]
+        for c in range(border):
+            given, made = row[c:], corner[c, c:]
+            ratio = given[0] * inverse
+            for d in range(given.size):
+                made[d] -= ratio * given[d]
+        for c in range(border):
+            row[c] *= inverse
+
+
+@compiled_in_any_order
+def _forward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors with ``L⁻¹`` times each."""
+    size, length = band.shape
+    if length == 1:
+        return
+    if vectors.shape[1] >= MANY_VECTORS:
+        for j in range(size):
+            given = vectors[j]
+            for a in range(1, min(length, size - j)):
+                by, made = band[j, a], vectors[j + a]
+                for t in range(given.size):
+                    made[t] -= by * given[t]
+        return
+    for t in range(vectors.shape[1]):
+        if length == 2:
+            last = 0.0
+            for j in range(size - 1):
+                last = vectors[j, t] - last
+                vectors[j, t] = last
+                last *= band[j, 1]
+            vectors[size - 1, t] -= last
+        elif length == 3:
+            taken, taken_next = 0.0, 0.0
+            for j in range(size):
+                value = vectors[j, t] - taken
+                vectors[j, t] = value
+                taken = taken_next + band[j, 1] * value
+                taken_next = band[j, 2] * value
+        else:
+            for j in range(size):
+                value, end = vectors[j, t], min(length, size - j)
+                below, made = band[j, 1:end], vectors[j + 1 :, t]
+                for a in range(end - 1):
+                    made[a] -= below[a] * value
+
+
+@compiled_in_any_order
+def _backward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors with ``L⁻ᵀ`` times each."""
+    size, length = band.shape
+    if length == 1:
+        return
+    if vectors.shape[1] >= MANY_VECTORS:
+        for j in range(size - 1, -1, -1):
+            made = vectors[j]
+            for a in range(1, min(length, size - j)):
+                by, given = band[j, a], vectors[j + a]
+                for t in range(made.size):
+                    made[t] -= by * given[t]
+        return
+    for t in range(vectors.shape[1]):
+        if length == 2:
+            last = 0.0
+            for j in range(size - 1, -1, -1):
+                last = vectors[j, t] - band[j, 1] * last
+                vectors[j, t] = last
+        elif length == 3:
+            first, second = 0.0, 0.0
+            for j in range(size - 1, -1, -1):
+                value = vectors[j, t] - band[j, 1] * first - band[j, 2] * second
+                vectors[j, t] = value
+                first, second = value, first
+        else:
+            for j in range(size - 1, -1, -1):
+                end = min(length, size - j)
+                below, given, total = band[j, 1:end], vectors[j + 1 :, t], 0.0
+                for a in range(end - 1):
+                    total += below[a] * given[a]
+                vectors[j, t] -= total
+
+
+@compiled_in_any_order
+def _scale_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors with ``D⁻¹`` times each."""
+    for j in range(vectors.shape[0]):
+        for t in range(vectors.shape[1]):
+            vectors[j, t] *= band[j, 0]
+
+
+@compiled_in_any_order
+def _subtract_transposed(beside: Array, above: Array, below: Array) -> None:  # pragma: no cover - compiled
+    """Take ``Mᵀ X`` from what belongs to the border, for vectors X of the band."""
+    for t in range(above.shape[1]):
+        for j in range(beside.shape[0]):
+            row, value = beside[j], above[j, t]
+            for c in range(row.size):
+                below[c, t] -= row[c] * value
+
+
+@compiled_in_any_order
+def _subtract_product(beside: Array, below: Array, above: Array) -> None:  # pragma: no cover - compiled
+    """Take ``M X`` from vectors of the band, for what belongs to the border, X."""
+    for t in range(above.shape[1]):
+        for j in range(beside.shape[0]):
+            row, total = beside[j], 0.0
+            for c in range(row.size):
+                total += row[c] * below[c, t]
+            above[j, t] -= total
+
+
+@compiled
+def _solve_corner(corner: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Solve with the corner's Cholesky factor, whose column j is the row j of the corner."""
+    border = corner.shape[0]
+    for t in range(vectors.shape[1]):
+        for j in range(border):
+            value = vectors[j, t] / corner[j, j]
+            vectors[j, t] = value
+            for i in range(j + 1, border):
+                vectors[i, t] -= corner[j, i] * value
+        for j in range(border - 1, -1, -1):
+            value = vectors[j, t]
+            for i in range(j + 1, border):
+                value -= corner[j, i] * vectors[i, t]
+            vectors[j, t] = value / corner[j, j]
+
+
+@compiled_in_any_order
+def _select_tridiagonal(band: Array, found: Array) -> None:  # pragma: no cover - compiled
+    after = 0.0
+    for j in range(band.shape[0] - 1, -1, -1):
+        off = -band[j, 1] * after
+        after = band[j, 0] - band[j, 1] * off
+        found[j, 0], found[j, 1] = after, off
+
+
+@compiled_in_any_order
+def _select_pentadiagonal(band: Array, found: Array) -> None:  # pragma: no cover - compiled
+    # The inverse at the next two columns: their diagonals, and the entry between them.
+    near, between, far = 0.0, 0.0, 0.0
+    for j in range(band.shape[0] - 1, -1, -1):
+        first, second = band[j, 1], band[j, 2]
+        below = -first * near - second * between
+        beyond = -first * between - second * far
+        far, between = near, below
+        near = band[j, 0] - first * below - second * beyond
+        found[j, 0], found[j, 1], found[j, 2] = near, below, beyond
+
+
+@compiled_in_any_order
+def _select_wide(band: Array, found: Array) -> None:  # pragma: no cover - compiled
+    size, length = band.shape
+    for j in range(size - 1, -1, -1):
+        column, made, end = band[j], found[j], min(length, size - j)
+        for a in range(length):
+            made[a] = 0.0
+        for a in range(1, end):
+            after, factors, sums = found[j + a], column[a:], made[a:]
+            by, total = factors[0], factors[0] * after[0]
+            for b in range(1, end - a):
+                sums[b] -= by * after[b]
+                total += factors[b] * after[b]
+            sums[0] -= total
+        total = column[0]
+        for a in range(1, end):
+            total -= column[a] * made[a]
+        made[0] = total
+
+
+@compiled
+def _select_border(
+    band: Array, beside: Array, corner: Array, found: Array, found_beside: Array, found_corner: Array
+) -> None:  # pragma: no cover - compiled
+    """Add to the inverse of the band what the border adds, and write the inverse at the border.
+
+    With ``V = A⁻¹ B`` and the corner's factor R it is ``A⁻¹ + Y Yᵀ`` for ``Y = V R⁻ᵀ``, then ``-Y R⁻¹``, then
+    ``R⁻ᵀ R⁻¹``.
+    """
+    border = corner.shape[0]
+    found_beside[:] = beside
+    inverse = corner.copy()
+    invert_in_place(inverse.T)
+    _multiply_from_left(inverse, found_beside)
+    _backward(band, found_beside)
+    _add_products(found_beside, found)
+    _multiply_from_right(inverse, found_beside)
+    for c in range(border):
+        for d in range(border):
+            total = 0.0
+            for e in range(max(c, d), border):
+                total += inverse[c, e] * inverse[d, e]
+            found_corner[c, d] = total
+
+
+@compiled_in_any_order
+def _multiply_from_left(inverse: Array, beside: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite each row y with ``R⁻¹ y``."""
+    border = inverse.shape[0]
+    made = np.empty(border)
+    for j in range(beside.shape[0]):
+        row = beside[j]
+        made[:] = 0.0
+        for c in range(border):
+            value, given = row[c], inverse[c]
+            for d in range(border):
+                made[d] += given[d] * value
+        row[:] = made
+
+
+@compiled_in_any_order
+def _multiply_from_right(inverse: Array, beside: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite each row y with ``-R⁻ᵀ y``."""
+    border = inverse.shape[0]
+    for j in range(beside.shape[0]):
+        row = beside[j]
+        for c in range(border):
+            given, total = inverse[c], 0.0
+            for d in range(c, border):
+                total -= given[d] * row[d]
+            row[c] = total
+
+
+@compiled_in_any_order
+def _add_products(rows: Array, found: Array) -> None:  # pragma: no cover - compiled
+    """Add the products of rows that are no further apart than the bandwidth."""
+    size, length = found.shape
+    for j in range(size):
+        row = rows[j]
+        for a in range(min(length, size - j)):
+            other, total = rows[j + a], 0.0
+            for c in range(row.size):
+                total += row[c] * other[c]
+            found[j, a] += total

@@ -1,0 +1,482 @@
+"""Multifrontal Cholesky factors of sparse positive definite matrices, with solves and entries of the inverse.
+
+Consecutive columns of the factor with nearly the same rows are one front. A front of k columns has m rows: its own k,
+then r = m - k below. Its panel (k, m) holds the column j in row j, from the diagonal on. What a front takes from later
+columns, its update (r, r), is added to its parent's panel and update; the parent is the front of its first row below.
+A dense matrix is a single front.
+
+Updates are kept only along a path from a root to the front at work: each front has a place in the work space after its
+parent's. The inverse goes the other way, from the roots down, and holds at the same places the inverse at a front's
+rows below, which are among its parent's rows.
+
+References
+----------
+Liu (1992), The multifrontal method for sparse matrix solution; Davis (2006), Direct methods for sparse linear systems,
+chapters 4 and 7; Campbell and Davis (1995), Computing the sparse inverse subset: an inverse multifrontal approach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import splu
+
+from pymc_rmhmc.linalg.banded import log_of_product
+from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
+from pymc_rmhmc.linalg.compiled.blas import subtract_product
+from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
+
+__all__ = ["Fronts", "factorise_fronts", "find_fronts", "minimum_degree", "select_fronts", "solve_fronts"]
+
+type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
+
+# What the table says of a front: its first column, its k and m, where its panel begins, its parent (-1 if none), where
+# its rows below begin in the list of all, where its update begins in the work space, and its first descendant.
+START, COLUMNS, ROWS, PANEL, PARENT, BELOW, WORK, FIRST = range(8)
+N_FACTS = 8
+# Rows that nearly everything reads are left to the end, by AMD's rule: more neighbours than 10 sqrt(n).
+DENSE_FROM = 10.0
+# Fronts are joined while few of the joint panel's entries are zeros, or while they are small.
+ZEROS, WIDEST, SMALL_COLUMNS, SMALL_ROWS = 0.25, 256, 8, 16
+# Multiplications from which on BLAS is faster than loops, and the columns of an update that it is given at once.
+FOR_BLAS, STRIPE = 6000, 96
+
+
+@dataclass(frozen=True)
+class Fronts:
+    """The fronts of a pattern.
+
+    Attributes
+    ----------
+    order : ndarray of shape (n,)
+        The rows of the pattern in the order of elimination, children before parents.
+    table : ndarray of shape (n_fronts, N_FACTS)
+        What the constants above name.
+    rows : ndarray
+        Rows below of all fronts, each front's ascending.
+    in_parent : ndarray
+        Where each of them is among the parent's rows.
+    n_stored, n_work, n_factor : int
+        Numbers in all panels, in the work space, and entries of the factor without the zeros of joint fronts.
+    """
+
+    order: Indices
+    table: Indices
+    rows: Indices
+    in_parent: Indices
+    n_stored: int
+    n_work: int
+    n_factor: int
+
+
+def minimum_degree(pattern: sp.csr_array) -> Indices:
+    """Return a fill-reducing order: SciPy's minimum degree, from an LU factor that is thrown away."""
+    n = pattern.shape[0]
+    degrees = np.diff(pattern.indptr)
+    last = np.flatnonzero(degrees > max(16.0, DENSE_FROM * np.sqrt(n)))
+    if last.size == n:
+        return np.arange(n, dtype=np.int64)
+    others = np.setdiff1d(np.arange(n, dtype=np.int64), last)
+    inner = pattern if last.size == 0 else pattern[others][:, others]
+    dominant = sp.csc_matrix(inner + sp.diags_array(np.diff(inner.indptr).astype(float)))
+    factor = splu(dominant, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    return np.concatenate([others[np.argsort(factor.perm_c)], last])
+
+
+def find_fronts(pattern: sp.csr_array, order: Indices) -> Fronts:
+    """Return the fronts of a symmetric pattern with a full diagonal, eliminated in about this order."""
+    ordered = _ordered(pattern, order)
+    parent = _elimination_tree(ordered.indptr, ordered.indices)
+    later = _postorder(parent)
+    order, ordered = order[later], _ordered(ordered, later)
+    parent = _relabelled(parent, later)
+    pointers, rows = _factor_rows(ordered.indptr, ordered.indices, parent)
+    counts = np.diff(pointers)
+    starts = _join_columns(parent, counts)
+    # Within a front each column's parent is the next, so that the last column's rows are all that is below.
+    n_columns = np.diff(starts, append=parent.size)
+    last = starts + n_columns - 1
+    n_below = counts[last] - 1
+    below = np.concatenate([[0], np.cumsum(n_below)])
+    rows = rows[np.repeat(pointers[last] + 1 - below[:-1], n_below) + np.arange(below[-1])]
+    n_rows = n_columns + n_below
+    table = np.empty((starts.size, N_FACTS), dtype=np.int64)
+    table[:, START], table[:, COLUMNS], table[:, ROWS], table[:, BELOW] = starts, n_columns, n_rows, below[:-1]
+    table[:, PANEL] = np.cumsum(n_columns * n_rows) - n_columns * n_rows
+    table[:, PARENT] = -1
+    has_parent = n_below > 0
+    table[has_parent, PARENT] = np.searchsorted(starts, rows[below[:-1][has_parent]], side="right") - 1
+    n_work = _place_updates(table)
+    in_parent = row_in_front(table, rows, np.repeat(table[:, PARENT], n_below), rows, parent.size)
+    return Fronts(order, table, rows, in_parent, int((n_columns * n_rows).sum()), n_work, int(pointers[-1]))
+
+
+def row_in_front(table: Indices, rows: Indices, fronts: Indices, wanted: Indices, n: int) -> Indices:
+    """Return where each wanted row is among a front's rows.
+
+    Raises
+    ------
+    ValueError
+        If a front lacks it.
+    """
+    own = wanted - table[fronts, START]
+    columns = table[fronts, COLUMNS]
+    n_below = table[:, ROWS] - table[:, COLUMNS]
+    # Ascending, since each front's rows are.
+    keys = np.repeat(np.arange(table.shape[0]), n_below) * n + rows
+    wanted_keys = fronts * n + wanted
+    found = np.searchsorted(keys, wanted_keys)
+    is_own = (own >= 0) & (own < columns)
+    is_below = np.append(keys, -1)[found] == wanted_keys
+    if not (is_own | is_below).all():
+        raise ValueError("The matrix has an entry that its pattern lacks.")
+    return np.where(is_own, own, columns + found - table[fronts, BELOW])
+
+
+def _ordered(pattern: sp.csr_array, order: Indices) -> sp.csr_array:
+    ordered = pattern[order][:, order].tocsr()
+    ordered.sort_indices()
+    return ordered
+
+
+@compiled
+def _elimination_tree(pointers: NDArray[np.int32], indices: NDArray[np.int32]) -> Indices:  # pragma: no cover
+    """Return the parent of each column: the first row below its diagonal in the factor, -1 if there is none."""
+    n = pointers.size - 1
+    parent, ancestor = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    for k in range(n):
+        for p in range(pointers[k], pointers[k + 1]):
+            i = np.int64(indices[p])
+            while i != -1 and i < k:
+                above = ancestor[i]
+                ancestor[i] = k
+                if above == -1:
+                    parent[i] = k
+                i = above
+    return parent
+
+
+@compiled
+def _postorder(parent: Indices) -> Indices:  # pragma: no cover - compiled
+    """Return the columns with each subtree's together, children before parents."""
+    n = parent.size
+    first, following = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    for j in range(n - 1, -1, -1):
+        if parent[j] != -1:
+            following[j] = first[parent[j]]
+            first[parent[j]] = j
+    order, stack, done = np.empty(n, np.int64), np.empty(n, np.int64), 0
+    for root in range(n):
+        if parent[root] != -1:
+            continue
+        depth, stack[0] = 0, root
+        while depth >= 0:
+            at = stack[depth]
+            child = first[at]
+            if child == -1:
+                order[done] = at
+                done += 1
+                depth -= 1
+            else:
+                first[at] = following[child]
+                depth += 1
+                stack[depth] = child
+    return order
+
+
+def _relabelled(parent: Indices, order: Indices) -> Indices:
+    """Return the tree with its columns in another order."""
+    position = np.empty(order.size + 1, dtype=np.int64)
+    position[order] = np.arange(order.size)
+    position[-1] = -1
+    return position[parent[order]]
+
+
+@compiled
+def _factor_rows(
+    pointers: NDArray[np.int32], indices: NDArray[np.int32], parent: Indices
+) -> tuple[Indices, Indices]:  # pragma: no cover - compiled
+    """Return where each column of the factor begins, and its rows, from the diagonal on and ascending."""
+    n = parent.size
+    seen, first, following = np.full(n, -1, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    starts, rows = np.zeros(n + 1, np.int64), np.empty(16 * n, np.int64)
+    for j in range(n):
+        if parent[j] != -1:
+            following[j] = first[parent[j]]
+            first[parent[j]] = j
+        end = starts[j]
+        if end + n > rows.size:
+            longer = np.empty(2 * rows.size + n, np.int64)
+            longer[:end] = rows[:end]
+            rows = longer
+        seen[j] = j
+        rows[end] = j
+        end += 1
+        for p in range(pointers[j], pointers[j + 1]):
+            i = indices[p]
+            if i > j and seen[i] != j:
+                seen[i] = j
+                rows[end] = i
+                end += 1
+        child = first[j]
+        while child != -1:
+            for p in range(starts[child] + 1, starts[child + 1]):
+                i = rows[p]
+                if i > j and seen[i] != j:
+                    seen[i] = j
+                    rows[end] = i
+                    end += 1
+            child = following[child]
+        rows[starts[j] + 1 : end].sort()
+        starts[j + 1] = end
+    return starts, rows[: starts[n]].copy()
+
+
+@compiled
+def _join_columns(parent: Indices, counts: Indices) -> Indices:  # pragma: no cover - compiled
+    """Return the first columns of the fronts: equal ones together, then each with its last child while that pays."""
+    n = parent.size
+    starts, widths, heights, zeros = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n)
+    n_fronts, end = 0, 0
+    while end < n:
+        start = end
+        end += 1
+        while end < n and parent[end - 1] == end and counts[end - 1] == counts[end] + 1:
+            end += 1
+        width, height, empty = end - start, counts[start], 0.0
+        while n_fronts > 0 and parent[start - 1] == start:
+            before = n_fronts - 1
+            wider, higher = width + widths[before], height + widths[before]
+            more = empty + zeros[before] + widths[before] * (higher - heights[before])
+            is_small = wider <= SMALL_COLUMNS and higher <= SMALL_ROWS
+            if not is_small and (more > ZEROS * wider * higher or wider > WIDEST):
+                break
+            n_fronts = before
+            start, width, height, empty = starts[before], wider, higher, more
+        starts[n_fronts], widths[n_fronts], heights[n_fronts], zeros[n_fronts] = start, width, height, empty
+        n_fronts += 1
+    return starts[:n_fronts].copy()
+
+
+@compiled
+def _place_updates(table: Indices) -> int:  # pragma: no cover - compiled
+    """Write where each update begins and each front's first descendant; return the length of the work space."""
+    n_fronts, needed = table.shape[0], 0
+    for s in range(n_fronts):
+        table[s, FIRST] = s
+    for s in range(n_fronts):
+        parent = table[s, PARENT]
+        if parent >= 0:
+            table[parent, FIRST] = min(table[parent, FIRST], table[s, FIRST])
+    for s in range(n_fronts - 1, -1, -1):
+        parent = table[s, PARENT]
+        table[s, WORK] = 0
+        if parent >= 0:
+            table[s, WORK] = table[parent, WORK] + (table[parent, ROWS] - table[parent, COLUMNS]) ** 2
+        needed = max(needed, table[s, WORK] + (table[s, ROWS] - table[s, COLUMNS]) ** 2)
+    return needed
+
+
+@compiled
+def factorise_fronts(table: Indices, in_parent: Indices, n_work: int, flat: Array) -> float:  # pragma: no cover
+    """Factorise in place; return the log determinant, nan if the matrix is not positive definite."""
+    work, total = np.empty(n_work), 0.0
+    for s in range(table.shape[0]):
+        _clear_updates(table, s, work)
+        k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
+        panel = flat[start : start + k * m].reshape(k, m)
+        if not factorise_in_place(panel.T):
+            return np.nan
+        for j in range(k):
+            total += np.log(panel[j, j])
+        r = m - k
+        if r > 0:
+            update = work[at : at + r * r].reshape(r, r)
+            _subtract_square(panel, update)
+            _add_to_parent(table, s, in_parent, update, flat, work)
+    return 2.0 * total
+
+
+@compiled
+def _clear_updates(table: Indices, s: int, work: Array) -> None:  # pragma: no cover - compiled
+    """Set the update of a front without children to 0, and of all of whose descendants it is the first."""
+    front = s
+    while front >= 0 and table[front, FIRST] == s:
+        at, r = table[front, WORK], table[front, ROWS] - table[front, COLUMNS]
+        work[at : at + r * r] = 0.0
+        front = table[front, PARENT]
+
+
+@compiled_in_any_order
+def _subtract_square(panel: Array, update: Array) -> None:  # pragma: no cover - compiled
+    """Take from an update what a front's columns have below: row c from its diagonal on."""
+    k, r = panel.shape[0], update.shape[0]
+    if k * r * r > FOR_BLAS:
+        below, columns = panel.T[k:], update.T
+        for start in range(0, r, STRIPE):
+            end = min(start + STRIPE, r)
+            subtract_product(columns[start:, start:end], below[start:], below[start:end], False, True)
+        return
+    for c in range(r):
+        made = update[c, c:]
+        j = 0
+        while j + 2 <= k:
+            first, second = panel[j, k + c :], panel[j + 1, k + c :]
+            by_first, by_second = first[0], second[0]
+            for i in range(made.size):
+                made[i] -= by_first * first[i] + by_second * second[i]
+            j += 2
+        if j < k:
+            first = panel[j, k + c :]
+            by_first = first[0]
+            for i in range(made.size):
+                made[i] -= by_first * first[i]
+
+
+@compiled
+def _add_to_parent(
+    table: Indices, s: int, in_parent: Indices, update: Array, flat: Array, work: Array
+) -> None:  # pragma: no cover - compiled
+    """Add an update to the panel and the update of the front's parent."""
+    r, parent = update.shape[0], table[s, PARENT]
+    places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
+    k, m = table[parent, COLUMNS], table[parent, ROWS]
+    for c in range(r):
+        given, after, row = update[c, c:], places[c:], places[c]
+        if row < k:
+            made = flat[table[parent, PANEL] + row * m :]
+            for i in range(given.size):
+                made[after[i]] += given[i]
+        else:
+            made = work[table[parent, WORK] + (row - k) * (m - k) :]
+            for i in range(given.size):
+                made[after[i] - k] += given[i]
+
+
+@compiled
+def solve_fronts(table: Indices, rows: Indices, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors (n, r) with the inverse times each."""
+    for t in range(vectors.shape[1]):
+        vector = vectors[:, t].copy()
+        _forward(table, rows, flat, vector)
+        _backward(table, rows, flat, vector)
+        vectors[:, t] = vector
+
+
+@compiled_in_any_order
+def _forward(table: Indices, rows: Indices, flat: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    for s in range(table.shape[0]):
+        start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
+        panel, own, others = flat[at : at + k * m].reshape(k, m), vector[start : start + k], rows[below : below + m - k]
+        for j in range(k):
+            column = panel[j]
+            value = own[j] / column[j]
+            own[j] = value
+            for i in range(j + 1, k):
+                own[i] -= column[i] * value
+            column = column[k:]
+            for i in range(m - k):
+                vector[others[i]] -= column[i] * value
+
+
+@compiled_in_any_order
+def _backward(table: Indices, rows: Indices, flat: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    for s in range(table.shape[0] - 1, -1, -1):
+        start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
+        panel, own, others = flat[at : at + k * m].reshape(k, m), vector[start : start + k], rows[below : below + m - k]
+        for j in range(k - 1, -1, -1):
+            column = panel[j]
+            value = own[j]
+            for i in range(j + 1, k):
+                value -= column[i] * own[i]
+            pivot, column = column[j], column[k:]
+            for i in range(m - k):
+                value -= column[i] * vector[others[i]]
+            own[j] = value / pivot
+
+
+@compiled
+def select_fronts(
+    table: Indices, in_parent: Indices, n_work: int, flat: Array, inverse: Array
+) -> None:  # pragma: no cover - compiled
+    """Write the entries of the inverse at the places of the matrix."""
+    work = np.empty(n_work)
+    for s in range(table.shape[0] - 1, -1, -1):
+        k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
+        panel, found = flat[start : start + k * m].reshape(k, m), inverse[start : start + k * m].reshape(k, m)
+        r = m - k
+        known = work[at : at + r * r].reshape(r, r)
+        if r > 0:
+            _take_from_parent(table, s, in_parent, inverse, work, known)
+        if k * m * m > FOR_BLAS:
+            _select_by_products(panel, known, found)
+        else:
+            _select_by_columns(panel, known, found)
+
+
+@compiled
+def _take_from_parent(
+    table: Indices, s: int, in_parent: Indices, inverse: Array, work: Array, known: Array
+) -> None:  # pragma: no cover - compiled
+    """Write the inverse at a front's rows below, symmetric, from what is known of it at the parent's rows."""
+    r, parent = known.shape[0], table[s, PARENT]
+    places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
+    k, m = table[parent, COLUMNS], table[parent, ROWS]
+    for c in range(r):
+        row = places[c]
+        if row < k:
+            given = inverse[table[parent, PANEL] + row * m :]
+            for i in range(c, r):
+                known[c, i] = given[places[i]]
+        else:
+            given = work[table[parent, WORK] + (row - k) * (m - k) :]
+            for i in range(c, r):
+                known[c, i] = given[places[i] - k]
+        for i in range(c + 1, r):
+            known[i, c] = known[c, i]
+
+
+@compiled_in_any_order
+def _select_by_columns(panel: Array, known: Array, found: Array) -> None:  # pragma: no cover - compiled
+    """Compute the inverse at a front's columns, from the last one: Takahashi's equations."""
+    k, m = panel.shape
+    for j in range(k - 1, -1, -1):
+        column, made = panel[j], found[j]
+        scale = 1.0 / column[j]
+        for i in range(m):
+            made[i] = 0.0
+        for a in range(j + 1, k):
+            by, given = column[a] * scale, found[a]
+            for i in range(j + 1, m):
+                made[i] -= by * given[i]
+        for a in range(m - k):
+            by, given, below, total = column[k + a] * scale, known[a], made[k:], 0.0
+            for i in range(m - k):
+                below[i] -= by * given[i]
+            for i in range(j + 1, k):
+                made[i] -= by * found[i, k + a]
+        total = scale
+        for i in range(j + 1, m):
+            total -= column[i] * made[i]
+        made[j] = total * scale
+        for i in range(j + 1, k):
+            found[i, j] = made[i]
+
+
+@compiled
+def _select_by_products(panel: Array, known: Array, found: Array) -> None:  # pragma: no cover - compiled
+    """Compute the same by products: with ``X = L₂₁ L₁₁⁻¹``, ``-G X`` below and ``L₁₁⁻ᵀ L₁₁⁻¹ + Xᵀ G X`` above."""
+    k, m = panel.shape
+    inverse = panel[:, :k].copy()
+    invert_in_place(inverse.T)
+    own = np.dot(inverse, inverse.T)
+    if m > k:
+        ratios = np.dot(inverse, panel[:, k:].copy())
+        below = np.dot(ratios, known)
+        own += np.dot(below, ratios.T)
+        found[:, k:] = -below
+    found[:, :k] = own

@@ -1,0 +1,225 @@
+"""The factorisation of a sparse, symmetric, positive definite matrix of a fixed pattern that is factorised many times.
+
+A layout is found once for a pattern. The matrix is one flat array: 0 but at `SparseLayout.places` of its entries, one
+of each pair (i, j), (j, i). Compiled code factorises it in place, solves, and writes the entries of the inverse at the
+same places. Two kinds: a band with a dense border (`banded`), and fronts (`multifrontal`). The choice is by seconds
+predicted from the counts of operations.
+
+    layout = sparse_layout(pattern)
+    flat = np.zeros(layout.n_stored)
+    flat[layout.places(rows, columns)] = values
+    log_determinant = factorise(layout.kind, layout.index, flat)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from pymc_rmhmc.linalg.banded import band_order, factorise_band, select_band, solve_band
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.multifrontal import (
+    COLUMNS,
+    N_FACTS,
+    PANEL,
+    ROWS,
+    START,
+    Fronts,
+    factorise_fronts,
+    find_fronts,
+    minimum_degree,
+    row_in_front,
+    select_fronts,
+    solve_fronts,
+)
+
+__all__ = ["BAND", "FRONTS", "CostModel", "SparseLayout", "factorise", "select", "solve", "sparse_layout"]
+
+type Array = NDArray[np.float64]
+type Indices = NDArray[np.int64]
+
+BAND, FRONTS = 0, 1
+# What compiled code is given: counts, the table of fronts, their rows below, and where these are in their parents.
+N_INDEX = 4
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Nanoseconds of a factor, a solve of two vectors and a selected inverse together.
+
+    Measured on one core of an AMD EPYC with OpenBLAS's one thread, from chains, bands, borders and lattices. A factor of
+    two is of no matter: where the kinds are that close, either will do.
+    """
+
+    site: float = 14.0  # a row of a band
+    product: float = 1.5  # p² of a row of a band, p (k + 1) and k² with a border of k
+    front: float = 120.0  # a front
+    entry: float = 4.0  # an entry of the fronts' panels
+    flop: float = 0.25  # k m² of a front
+    least: float = 40.0  # of fronts, a row at least: a band that takes less needs no comparison
+
+    def band(self, size: int, width: int, border: int) -> float:
+        """Return the cost of a band with a border."""
+        products = width**2 + (width + 1 + border) * border if width > 2 or border > 0 else 0
+        return size * (self.site + self.product * products) + self.product * border**3
+
+    def fronts(self, fronts: Fronts) -> float:
+        """Return the cost of fronts."""
+        columns, rows = fronts.table[:, COLUMNS].astype(float), fronts.table[:, ROWS]
+        return float(self.front * rows.size + self.entry * fronts.n_stored + self.flop * (columns * rows**2).sum())
+
+
+COSTS = CostModel()
+# Columns that a border may take without being asked to, and how many times as many neighbours as the next they have.
+WIDEST_BORDER, GAP = 16, 2.0
+
+
+@dataclass(frozen=True)
+class SparseLayout:
+    """Where the lower triangle of a sparse matrix and of its factor are in a flat array.
+
+    Attributes
+    ----------
+    size : int
+        Rows n of the matrix.
+    n_stored : int
+        Length of the flat array; what is no place of an entry is 0.
+    order : ndarray of shape (n,)
+        The model's index of each row in the order of elimination.
+    kind : int
+        `BAND` or `FRONTS`.
+    index : tuple of ndarray
+        What compiled code needs to know.
+    """
+
+    size: int
+    n_stored: int
+    order: Indices
+    kind: int
+    index: tuple[Indices, ...]
+
+    def places(self, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> Indices:
+        """Return where entries are in the flat array, by the model's indices; (i, j) is where (j, i) is.
+
+        Raises
+        ------
+        ValueError
+            If an entry is neither in the pattern nor filled in by the factor.
+        """
+        position = np.empty(self.size, dtype=np.int64)
+        position[self.order] = np.arange(self.size)
+        first, second = position[np.asarray(rows)], position[np.asarray(columns)]
+        row, column = np.maximum(first, second), np.minimum(first, second)
+        return self._in_band(row, column) if self.kind == BAND else self._in_fronts(row, column)
+
+    def _in_band(self, row: Indices, column: Indices) -> Indices:
+        size, width, border = self.index[0][:3]
+        if ((row < size) & (row - column > width)).any():
+            raise ValueError("The matrix has an entry that its pattern lacks.")
+        beside = size * (width + 1) + column * border + row - size
+        corner = size * (width + 1 + border) + (column - size) * border + row - size
+        return np.where(row < size, column * (width + 1) + row - column, np.where(column < size, beside, corner))
+
+    def _in_fronts(self, row: Indices, column: Indices) -> Indices:
+        table = self.index[1].reshape(-1, N_FACTS)
+        front = np.searchsorted(table[:, START], column, side="right") - 1
+        at = row_in_front(table, self.index[2], front, row, self.size)
+        return table[front, PANEL] + (column - table[front, START]) * table[front, ROWS] + at
+
+
+def sparse_layout(
+    pattern: sp.sparray | sp.spmatrix, *, kind: int | None = None, dense_columns: NDArray[np.integer] | None = None
+) -> SparseLayout:
+    """Find the layout of a symmetric matrix for which factor, solves and inverse are fastest.
+
+    Parameters
+    ----------
+    pattern : sparse matrix of shape (n, n)
+        Entries of either triangle, of whatever value; the diagonal counts as full.
+    kind : int, optional
+        `BAND` or `FRONTS`, to force one.
+    dense_columns : ndarray, optional
+        Columns that nearly every row reads: they go into the border of a band.
+    """
+    given = sp.csr_array(pattern, dtype=float)
+    given.data = np.ones(given.nnz)
+    full = sp.csr_array(given + given.T + sp.eye_array(given.shape[0]))
+    full.data = np.ones(full.nnz)
+    if kind == FRONTS:
+        return _front_layout(find_fronts(full, minimum_degree(full)))
+    band, cost = _best_band(full, np.empty(0, np.int64) if dense_columns is None else np.unique(dense_columns))
+    if kind == BAND or cost < COSTS.least * band.size:
+        return band
+    fronts = find_fronts(full, minimum_degree(full))
+    return band if cost < COSTS.fronts(fronts) else _front_layout(fronts)
+
+
+def _best_band(full: sp.csr_array, dense_columns: Indices) -> tuple[SparseLayout, float]:
+    """Return the band that costs least, by which columns are its border, and its cost."""
+    best, least = None, np.inf
+    for border in _borders(full, dense_columns):
+        found = _band_layout(full, border)
+        size, width, n_border = found.index[0][:3]
+        cost = COSTS.band(size, width, n_border)
+        if cost < least:
+            best, least = found, cost
+    assert best is not None
+    return best, least
+
+
+def _borders(full: sp.csr_array, dense_columns: Indices) -> list[Indices]:
+    """Return the borders to try: what is asked for, with those before each great gap in the numbers of neighbours."""
+    degrees = np.diff(full.indptr) - 1
+    degrees[dense_columns] = 0
+    first = np.argsort(-degrees, kind="stable")[: WIDEST_BORDER + 1]
+    ranked = degrees[first]
+    cuts = 1 + np.flatnonzero((ranked[:-1] > GAP * ranked[1:]) & (ranked[:-1] > 4))
+    return [np.concatenate([dense_columns, first[:cut]]).astype(np.int64) for cut in (0, *cuts)]
+
+
+def _band_layout(full: sp.csr_array, border: Indices) -> SparseLayout:
+    n = full.shape[0]
+    inner = np.setdiff1d(np.arange(n, dtype=np.int64), border)
+    order, width = band_order(full if border.size == 0 else full[inner][:, inner])
+    counts = np.array([inner.size, width, border.size, 0], dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
+    n_stored = inner.size * (width + 1 + border.size) + border.size**2
+    return SparseLayout(n, n_stored, np.concatenate([inner[order], border]), BAND, (counts, none, none, none))
+
+
+def _front_layout(fronts: Fronts) -> SparseLayout:
+    counts = np.array([fronts.table.shape[0], 0, 0, fronts.n_work], dtype=np.int64)
+    index = (counts, fronts.table.ravel(), fronts.rows, fronts.in_parent)
+    return SparseLayout(fronts.order.size, fronts.n_stored, fronts.order, FRONTS, index)
+
+
+@compiled
+def factorise(kind: int, index: tuple[Indices, ...], flat: Array) -> float:  # pragma: no cover - compiled
+    """Factorise in place; return the log determinant, nan if the matrix is not positive definite."""
+    counts, table, _, in_parent = index
+    if kind == BAND:
+        return factorise_band(counts[0], counts[1], counts[2], flat)
+    return factorise_fronts(table.reshape(counts[0], N_FACTS), in_parent, counts[3], flat)
+
+
+@compiled
+def solve(kind: int, index: tuple[Indices, ...], flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors (n, r), with rows in the order of elimination, with the inverse times each."""
+    counts, table, rows, _ = index
+    if kind == BAND:
+        solve_band(counts[0], counts[1], counts[2], flat, vectors)
+    else:
+        solve_fronts(table.reshape(counts[0], N_FACTS), rows, flat, vectors)
+
+
+@compiled
+def select(kind: int, index: tuple[Indices, ...], flat: Array, inverse: Array) -> None:  # pragma: no cover - compiled
+    """Write the inverse at the places of the pattern, with what the factor fills in."""
+    counts, table, _, in_parent = index
+    if kind == BAND:
+        select_band(counts[0], counts[1], counts[2], flat, inverse)
+    else:
+        select_fronts(table.reshape(counts[0], N_FACTS), in_parent, counts[3], flat, inverse)

@@ -1,0 +1,153 @@
+"""Sparse factors of both kinds against dense ones, for patterns of every sort."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from pymc_rmhmc.linalg.sparse_cholesky import (
+    BAND,
+    FRONTS,
+    SparseLayout,
+    factorise,
+    select,
+    solve,
+    sparse_layout,
+)
+
+
+def _from_pairs(n, pairs):
+    """A symmetric pattern with a full diagonal."""
+    rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return sp.csr_array(
+        (
+            np.ones(2 * rows.size + n),
+            (np.concatenate([rows, columns, np.arange(n)]), np.concatenate([columns, rows, np.arange(n)])),
+        ),
+        (n, n),
+    )
+
+
+def _chain(n, width=1):
+    return _from_pairs(n, [(i, i + a) for a in range(1, width + 1) for i in range(n - a)])
+
+
+def _lattice(nx, ny):
+    site = np.arange(nx * ny).reshape(nx, ny)
+    across = np.stack([site[:-1].ravel(), site[1:].ravel()], axis=1)
+    along = np.stack([site[:, :-1].ravel(), site[:, 1:].ravel()], axis=1)
+    return _from_pairs(nx * ny, np.concatenate([across, along]))
+
+
+def _with_dense(pattern, count):
+    """The pattern with rows after it that all others read."""
+    n = pattern.shape[0]
+    dense = sp.csr_array(np.ones((count, n)))
+    return sp.csr_array(sp.block_array([[pattern, dense.T], [dense, np.ones((count, count))]]))
+
+
+def _random(n, entries, seed=0):
+    return _from_pairs(n, np.random.default_rng(seed).integers(n, size=(entries, 2)))
+
+
+def _shuffled(pattern, seed=1):
+    order = np.random.default_rng(seed).permutation(pattern.shape[0])
+    return sp.csr_array(pattern[order][:, order])
+
+
+def _crossed(first, second, pairs):
+    rng = np.random.default_rng(2)
+    joined = np.stack([rng.integers(first, size=pairs), first + rng.integers(second, size=pairs)], axis=1)
+    return _from_pairs(first + second, joined)
+
+
+def _season(n, period):
+    """A local linear trend, level after level and slope after slope, with a coefficient a day of the week."""
+    pairs = [(t, t + 1) for t in range(n - 1)] + [(n + t, n + t + 1) for t in range(n - 1)]
+    pairs += [(t, n + t) for t in range(n)] + [(t + 1, n + t) for t in range(n - 1)]
+    pairs += [(t, 2 * n + t % period) for t in range(n)]
+    return _from_pairs(2 * n + period, pairs)
+
+
+PATTERNS = {
+    "one": sp.csr_array(np.ones((1, 1))),
+    "two apart": sp.csr_array(np.eye(2)),
+    "isolated": sp.csr_array(sp.eye_array(7)),
+    "chain": _chain(90),
+    "chain shuffled": _shuffled(_chain(90)),
+    "chain of width 2": _chain(61, 2),
+    "chain of width 3": _chain(60, 3),
+    "chain of width 12": _chain(70, 12),
+    "chain shorter than its width": _chain(5, 4),
+    "chain with a mean": _with_dense(_chain(80), 1),
+    "width 2 with a mean": _with_dense(_chain(80, 2), 1),
+    "chain with a border of 5": _shuffled(_with_dense(_chain(80), 5)),
+    "width 3 with a border of 16": _shuffled(_with_dense(_chain(120, 3), 16)),
+    "islands with a border": _with_dense(sp.csr_array(sp.block_diag([_chain(20), sp.eye_array(3), _chain(30, 2)])), 2),
+    "season": _season(60, 7),
+    "islands": sp.csr_array(sp.block_diag([_chain(20), sp.eye_array(3), _lattice(6, 7), np.ones((5, 5))])),
+    "star": _from_pairs(501, [(0, i) for i in range(1, 501)]),
+    "star in a lattice": _with_dense(_lattice(20, 25), 1),
+    "dense": sp.csr_array(np.ones((50, 50))),
+    "dense of several panels": sp.csr_array(np.ones((210, 210))),
+    "lattice": _lattice(9, 11),
+    "large lattice": _lattice(30, 31),
+    "random": _random(120, 150),
+    "random and full": _random(150, 2000),
+    "crossed": _crossed(200, 15, 900),
+}
+BOTH = [(name, kind) for name in PATTERNS for kind in (BAND, FRONTS)]
+
+
+class Case:
+    """A positive definite matrix of a pattern, its dense inverse, and what the layout's functions find."""
+
+    def __init__(self, pattern, layout, scale=1.0, seed=3):
+        n = pattern.shape[0]
+        rng = np.random.default_rng(seed)
+        rows, columns = sp.tril(pattern).tocoo().coords
+        values = rng.normal(size=rows.size)
+        lower = np.zeros((n, n))
+        lower[rows, columns] = values
+        matrix = np.tril(lower, -1) + np.tril(lower, -1).T
+        diagonal = np.abs(matrix).sum(axis=1) + rng.uniform(0.1, 2.0, size=n)
+        self.matrix = scale * (matrix + np.diag(diagonal))
+        self.layout, self.rows, self.columns = layout, rows, columns
+        # Either of a pair of entries may be asked for.
+        flip = rng.random(rows.size) < 0.5
+        self.places = layout.places(np.where(flip, rows, columns), np.where(flip, columns, rows))
+        self.flat = np.zeros(layout.n_stored)
+        self.flat[self.places] = self.matrix[rows, columns]
+
+    def factorised(self):
+        return factorise(self.layout.kind, self.layout.index, self.flat)
+
+    def solved(self, vectors):
+        made = np.ascontiguousarray(vectors[self.layout.order])
+        solve(self.layout.kind, self.layout.index, self.flat, made)
+        back = np.empty_like(made)
+        back[self.layout.order] = made
+        return back
+
+    def selected(self):
+        inverse = np.full(self.layout.n_stored, np.nan)
+        select(self.layout.kind, self.layout.index, self.flat, inverse)
+        return inverse
+
+
+@pytest.mark.parametrize(("name", "kind"), BOTH)
+def test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones(name, kind):
+    layout = sparse_layout(PATTERNS[name], kind=kind)
+    case = Case(PATTERNS[name], layout)
+    assert layout.kind == kind
+    assert sorted(layout.order) == list(range(layout.size))
+    assert np.unique(case.places).size == case.places.size
+    expected = np.linalg.inv(case.matrix)
+    assert case.factorised() == pytest.approx(np.linalg.slogdet(case.matrix)[1], rel=1e-10, abs=1e-10)
+    for n_vectors in (1, 2, 5):
+        vectors = np.random.default_rng(n_vectors).normal(size=(layout.size, n_vectors))
+        np.testing.assert_allclose(case.solved(vectors), expected @ vectors, rtol=1e-10, atol=1e-11)
+    found = case.selected()[case.places]
+    np.testing.assert_allclose(found, expected[case.rows, case.columns], rtol=1e-10, atol=1e-12)
