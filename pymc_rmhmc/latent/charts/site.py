@@ -80,6 +80,8 @@ class GaussianSites:
 
     def log_density(self, eta: Array) -> float:
         """``Σ bᵢηᵢ - ½ w̄ᵢηᵢ²``."""
+        if not eta.size:
+            return 0.0
         return 0.5 * float(blas.ddot(self.linear, eta) + blas.ddot(self.gradient(eta), eta))
 
     def gradient(self, eta: Array) -> Array:

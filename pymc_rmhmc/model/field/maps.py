@@ -27,8 +27,9 @@ __all__ = ["AffineExpressions", "MovingMaps", "read_maps"]
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
-# Points at which entries are compared, how far θ is moved for each, and at which of them patterns are looked for.
-SPREADS, N_PATTERNS = (0.0, 0.3, 0.3, 0.6, 1.0), 2
+# How far θ is moved for each point at which entries are compared, and at how many of them patterns are looked for: a
+# coefficient may be 0 where a model begins.
+SPREADS, N_PATTERNS = (0.3, 0.3, 0.1, 0.6, 1.0), 2
 STILL, DIGITS = 1e-12, 9
 
 
