@@ -37,6 +37,7 @@ from pymc_rmhmc.metrics import (
     SoftAbsMetric,
     WhitenedFisherMetric,
 )
+from pymc_rmhmc.model.field.residuals import register_residuals
 from pymc_rmhmc.model.general.families import register_family, registered_families
 from pymc_rmhmc.model.likelihoods import (
     Curvature,
@@ -108,6 +109,7 @@ __all__ = [
     "plot_rungs",
     "register_family",
     "register_likelihood",
+    "register_residuals",
     "registered_families",
     "registered_likelihoods",
     "sample_chains",

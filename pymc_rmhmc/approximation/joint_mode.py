@@ -34,7 +34,10 @@ from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, pr
 from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
-__all__ = ["JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "sites_from_nothing", "variational_sites_at"]
+__all__ = [
+    "JointApproximation", "approximate_jointly", "laplace_sites_at", "moving_sites", "sites_from_nothing",
+    "variational_sites_at",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -77,8 +80,8 @@ def approximate_jointly(
 ) -> JointApproximation:  # fmt: skip
     """Maximise the bound on log p(θ, y) from a given θ (d,): sites at θ, and θ with the sites held, in turns.
 
-    It begins with some sites of that θ. The noise by which the bound is estimated is the same throughout. Some coordinates of θ are held
-    where they are: those by which the bound may have none itself.
+    It begins with some sites of that θ. The noise by which the bound is estimated is the same throughout. Some
+    coordinates of θ are held where they are: those by which the bound may have none itself.
 
     Raises
     ------

@@ -20,6 +20,7 @@ from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.model.predictions import predicted_variables, view_of, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.sampled.blocks import BlockDensity, FoundBlocks
+from pymc_rmhmc.sampled.field import FoundField
 from pymc_rmhmc.sampled.graph import FoundGeneral
 from pymc_rmhmc.sampled.process import FoundProcess
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian
@@ -30,7 +31,7 @@ __all__ = ["EvidenceModel", "LatentPart", "read_model", "with_bounded_angles"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
-type Found = FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess
+type Found = FoundBlocks | FoundField | FoundGeneral | FoundRiemannian | FoundProcess
 
 
 @dataclass(frozen=True)

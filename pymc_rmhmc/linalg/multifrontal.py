@@ -24,7 +24,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
-from pymc_rmhmc.linalg.banded import log_of_product
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
 from pymc_rmhmc.linalg.compiled.blas import subtract_product
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order

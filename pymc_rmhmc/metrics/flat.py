@@ -26,7 +26,7 @@ type Array = NDArray[np.float64]
 
 # Sites a latent value, up to which one product with ΦΦᵀ is cheaper than two with Φ.
 MOST_SITES = 2
-CHARTS = ("auto", "latent", "graph")
+CHARTS = ("auto", "latent", "graph", "field")
 ADVICE = 'Leave it out, or give FlatMetric(chart="graph").'
 
 
@@ -55,10 +55,11 @@ class FlatMetric:
         "fitted" sites are those of the Laplace approximation, refitted in tuning. "prior_expected" sites have the
         curvature that the prior expects, and keep it: the constant metric of Girolami and Calderhead for log-Gaussian
         Cox processes and stochastic volatility. RMHMC then samples latent values alone, given everything else.
-    chart : {"auto", "latent", "graph"}
+    chart : {"auto", "latent", "graph", "field"}
         The coordinates in which the metric is constant. "latent" are those of a latent Gaussian block and its sites.
-        "graph" takes every continuous variable of any model relative to the location and scale that other variables
-        give it. "auto" is "latent" where the model has such a block and is faster with it, and "graph" elsewhere.
+        "field" are the same of everything Gaussian in a model at once, by a sparse precision: of series, maps and
+        crossed effects. "graph" takes every continuous variable of any model relative to the location and scale that
+        other variables give it. "auto" is the fastest of them for the model; `describe` says which, and why.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -20,12 +21,13 @@ from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.field.field_model import ReadField
+from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.sampled.joint import JointBlocksDensity
-from pymc_rmhmc.sampled.whole_model import left_in_words
+from pymc_rmhmc.sampled.whole_model import check_whole_model, left_in_words
 
 __all__ = ["FieldDensity", "FoundField"]
 
@@ -76,6 +78,18 @@ class FoundField:
     read: ReadField
     joint: JointModel
     why: str
+
+    @classmethod
+    def of(cls, model: pm.Model, found: InField, compile_kwargs: dict[str, Any] | None) -> FoundField:
+        """Build the functions of a field that was read.
+
+        Raises
+        ------
+        ConfigurationError, DataError
+            If compile_kwargs are given, or data and parameters have shapes that do not fit.
+        """
+        check_whole_model(model, found.read.plan.graphs.point, compile_kwargs)
+        return cls(model, found.read, found.read.build(), found.why)
 
     @property
     def compiled(self) -> CompiledModel:
@@ -130,7 +144,8 @@ class FoundField:
         said = f"{listed([str(v.name) for v in self.latents])} ({counted(block.size, 'value')})"
         together = f" together with {listed(self.hyperparameters)}" if self.hyperparameters else ""
         rest = left_in_words(self.model, self.names)
-        return f"{plan.sampler}: {plan.metric.name} metric for the Gaussian field {said}{together}, because {self.why}{rest}"
+        sampled = f"the Gaussian field {said}{together}"
+        return f"{plan.sampler}: {plan.metric.name} metric for {sampled}, because {self.why}{rest}"
 
     def warning(self) -> str:
         """Say what a user should know before waiting for draws; empty if there is nothing."""

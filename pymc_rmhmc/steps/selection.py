@@ -13,6 +13,7 @@ import pymc as pm
 import pytensor
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
+from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context, resolve_variables
@@ -21,6 +22,7 @@ from pymc_rmhmc.model.words.describe import MetricDescription, ModelDescription,
 from pymc_rmhmc.sampled.blocks import FoundBlocks, alone_in_words, build_blocks, find_blocks
 from pymc_rmhmc.sampled.checks import check_curvature
 from pymc_rmhmc.sampled.choices import integrator_in_words, trajectory_in_words
+from pymc_rmhmc.sampled.field import FoundField
 from pymc_rmhmc.sampled.graph import FoundGeneral, find_general
 from pymc_rmhmc.sampled.process import FoundProcess, find_process
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian, find_riemannian, matrix_in_words
@@ -33,7 +35,7 @@ type Point = dict[str, np.ndarray]
 
 def find_with_predictions(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> tuple[FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess, Predictions | None]:
+) -> tuple[FoundBlocks | FoundField | FoundGeneral | FoundRiemannian | FoundProcess, Predictions | None]:
     """Read and compile what ``RMHMC(vars)`` samples, and apart from it what the model predicts from that.
 
     Raises
@@ -56,7 +58,7 @@ def predictions_in_words(predictions: Predictions | None) -> str:
 
 def find(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
-) -> FoundBlocks | FoundGeneral | FoundRiemannian | FoundProcess:
+) -> FoundBlocks | FoundField | FoundGeneral | FoundRiemannian | FoundProcess:
     """Read and compile what ``RMHMC(vars)`` samples, in the form that is fastest for the model.
 
     Raises
@@ -69,7 +71,7 @@ def find(
         return find_blocks(model, vars, point, plan, compile_kwargs)
     if plan.policy is None:
         return _find_in_metric(model, vars, point, plan, compile_kwargs)
-    if vars is None or chart == "graph":
+    if vars is None or chart in ("graph", "field"):
         found = blocks_or_graph(model, point, lambda read: build_blocks(read, point, plan, compile_kwargs), chart)
     else:
         try:
@@ -78,6 +80,8 @@ def find(
             found = InGraphChart("vars names no latent Gaussian block")
     if isinstance(found, FoundBlocks):
         return found
+    if isinstance(found, InField):
+        return FoundField.of(model, found, compile_kwargs)
     return find_general(model, continuous_variables(model, vars), point, found, compile_kwargs)
 
 

@@ -127,8 +127,7 @@ def multiplied_adjoint(
 def factorise_updated(
     kind: int, index: tuple[Indices, ...], stored: Array, dense: DenseRows
 ) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
-    """Factorise P₀ in place; return ``log |P|``, nan without a factor, ``P₀⁻¹Rᵀ`` as rows, and ``(C⁻¹ + R P₀⁻¹ Rᵀ)⁻¹``.
-    """
+    """Factorise P₀ in place; return ``log |P|`` or nan, ``P₀⁻¹Rᵀ`` as rows, and ``(C⁻¹ + R P₀⁻¹ Rᵀ)⁻¹``."""
     k, n_rows = dense.rows.shape[0], dense.n_rows[0]
     doubled = np.empty(dense.ground.size)
     for i in range(doubled.size):

@@ -102,8 +102,7 @@ def _pattern(rows: AffineRows, size: int) -> sparse.csr_array:
 
 
 def _pairs(start: Indices) -> tuple[Indices, Indices, Indices]:
-    """Return the entries of each pair within a row, the lower triangle row by row, and where the pairs of each begin.
-    """
+    """Return the entries of each pair within a row, triangle by triangle, and where the pairs of each row begin."""
     counts = np.diff(start)
     pair_start = np.concatenate(([0], np.cumsum(counts * (counts + 1) // 2)))
     first, second = np.empty((2, pair_start[-1]), np.int64)

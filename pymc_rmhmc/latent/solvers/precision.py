@@ -127,6 +127,7 @@ class PrecisionSpace:
     """
 
     weighted = None
+    structure: FieldStructure
 
     def __init__(self, stated: StatedField, sites: GaussianSites, like: PrecisionSpace | None = None) -> None:
         self._stated, self._sites = stated, sites

@@ -135,6 +135,11 @@ class FieldGraphs:
                 known[each] = found
         return known
 
+    def reads(self, expression: TensorVariable) -> int:
+        """Return the bits of an expression that was made of the nodes."""
+        known = self.bits.get(expression)
+        return self.bits.get(expression.owner.inputs[0], 0) if known is None and expression.owner else known or 0
+
     def bits_of(self, variables: Iterable[TensorVariable]) -> int:
         """Return the bits of free variables."""
         return sum(self.bits[self.values[v]] for v in variables)
@@ -146,7 +151,7 @@ class FieldGraphs:
         searched = [key for key in self._found if isinstance(key, tuple) and key[0] != "n"]
         nodes = dict.fromkeys(n for key in searched for n in ancestors([self._found[key]]))
         moving = [n for n in nodes if self.bits.get(n, 0) & gaussian and getattr(n, "dtype", "")[:5] == "float"]
-        return Probe(self, [n for n in moving if not isinstance(n.type, type(None))])
+        return Probe(self, moving)
 
 
 def _log_density(model: pm.Model, variable: TensorVariable) -> TensorVariable:
@@ -194,7 +199,10 @@ class Probe:
         """Say which nodes are affine in some free variables together, and which do not move with them."""
         chosen = set(variables)
         directions = [
-            [MOVED * self._rng.standard_normal(b.shape) * (v in chosen) for v, b in zip(self._graphs.free, self.base)]
+            [
+                MOVED * self._rng.standard_normal(b.shape) * (v in chosen)
+                for v, b in zip(self._graphs.free, self.base, strict=True)
+            ]
             for _ in range(2)
         ]
 
@@ -299,7 +307,7 @@ class _Search:
         observations = []
         for variable in graphs.observed:
             observation = graphs.observation(variable)
-            if not graphs.bits.get(observation.log_density, self._bits(observation.log_density)) & mask:
+            if not graphs.reads(observation.log_density) & mask:
                 continue
             if variable in graphs.residuals and graphs.residuals[variable].values in seen.affine:
                 rows.append(variable)
@@ -309,9 +317,6 @@ class _Search:
                 return found
             observations.append(found)
         return FieldChoice(list(latents), rows, observations, {})
-
-    def _bits(self, expression: TensorVariable) -> int:
-        return sum({self._graphs.bits.get(each, 0) for each in expression.owner.inputs}) if expression.owner else 0
 
     def _predicted(self, observation: FieldObservation, mask: int, seen: Affine) -> FieldObservation | str:
         """Return an observation with its predictors, or why it has none."""

@@ -150,6 +150,7 @@ class FieldBlock(Block):
     ) -> None:  # fmt: skip
         self.name, self.value_names, self.sizes = name, tuple(values), tuple(values.values())
         self.maps, self.n_sites = maps, maps.predictors.n_rows
+        self.n_residuals = maps.residuals.n_rows + len(maps.dense)
         self._prior = Differentiated(
             model, theta.symbol, [numbers, log_normaliser], [numbers, log_normaliser]
         )
@@ -176,11 +177,6 @@ class FieldBlock(Block):
             GraphFunction(model, [theta.symbol, eta], [information]),
             GraphFunction(model, [theta.symbol, eta, bar], [gradient]),
         )
-
-    @property
-    def n_residuals(self) -> int:
-        """The number of residuals."""
-        return self.maps.residuals.n_rows + len(self.maps.dense)
 
     def prior(self, theta: Array) -> StatedPrior:
         """Return the field at θ."""

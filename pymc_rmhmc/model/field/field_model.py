@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +11,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -91,9 +92,9 @@ class FieldPlan:
         graphs = self.graphs
         values = [graphs.values[v] for v in self.choice.latents]
         shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
-        ends = np.concatenate(([0], np.cumsum([int(np.prod(shape)) for shape in shapes])))
-        blocks = [slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        latents = pt.dvector("latents", shape=(int(ends[-1]),))
+        ends = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
+        blocks = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        latents = pt.dvector("latents", shape=(ends[-1],))
         parts = {
             value: pt.specify_shape(taken(latents, part, shape).astype(value.dtype), value.type.shape)
             for value, part, shape in zip(values, blocks, shapes, strict=True)
@@ -165,15 +166,11 @@ class ReadField:
                 (density,) = graphs.model.logp(vars=[variable], sum=False)
                 normaliser = density.sum() + 0.5 * (values**2).sum()
             total.append(normaliser)
-        _, _, places = self.plan._places()
-        (made,) = replaced([sum(total).astype("float64")], {k: v for k, v in places.items() if k in self.plan.theta.parts})
-        zeros = {
-            graphs.values[v]: graphs.values[v].type.filter_variable(
-                pt.zeros(np.shape(graphs.point[str(graphs.values[v].name)]), dtype=graphs.values[v].dtype)
-            )
-            for v in choice.latents
-        }
-        return clone_replace([made], zeros)[0]
+        places = dict[TensorVariable, TensorVariable](self.plan.theta.parts)
+        for value in (graphs.values[v] for v in choice.latents):
+            zero = pt.zeros(np.shape(graphs.point[str(value.name)]), dtype=value.dtype)
+            places[value] = value.type.filter_variable(zero)
+        return replaced([sum(total).astype("float64")], places)[0]
 
     def _of_likelihoods(self, normaliser: TensorVariable) -> NDArray[np.int64]:
         """Find the coordinates of θ that only parameters of likelihoods read."""

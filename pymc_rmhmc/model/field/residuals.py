@@ -118,7 +118,8 @@ def register_residuals(distribution: type, function: Callable[..., TensorVariabl
         )
     if not callable(function):
         raise ConfigurationError(
-            f"register_residuals needs a function of the value and the distribution's parameters, got {shown(function)}."
+            "register_residuals needs a function of the value and the distribution's parameters, got "
+            f"{shown(function)}."
         )
     _FAMILIES[operation] = lambda op, value, *parameters: Residuals(pt.flatten(function(value, *parameters)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -115,7 +117,7 @@ def _where_to_cut(outputs: Sequence[TensorVariable], theta: TensorVariable) -> l
     return outer if len(outer) <= MOST_KEPT else []
 
 
-class Block:
+class Block(ABC):
     """What all forms share; see `pymc_rmhmc.interfaces.joint_density.JointBlock`.
 
     Attributes
@@ -137,7 +139,7 @@ class Block:
     design_shape: tuple[int, int] | None = None
     fixed_covariance = False
     is_sum = is_field = False
-    n_residuals = 0
+    n_residuals: int = 0
     rows: NDArray[np.int64] | None = None
     plain: PlainReading | None = None
     has_moving_design = False
@@ -145,6 +147,14 @@ class Block:
     _prior: Differentiated
     _likelihood: GraphFunction
     _informations: tuple[GraphFunction, ...] = ()
+
+    @abstractmethod
+    def prior(self, theta: Array) -> StatedPrior:
+        """Return what the latents' prior is at θ."""
+
+    @abstractmethod
+    def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Any], design_bar: Any) -> Array:
+        """Return the derivative by θ (d,) of a function of the prior."""
 
     @property
     def size(self) -> int:

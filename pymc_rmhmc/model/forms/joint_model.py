@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
-from pymc_rmhmc.model.forms.joint_blocks import VectorBlock
+from pymc_rmhmc.model.forms.joint_blocks import Block, VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource, scaled_source
 from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
@@ -71,7 +71,7 @@ class JointModel:
     """
 
     def __init__(
-        self, theta: Hyperparameters, blocks: Sequence[JointBlock], rest: GraphFunction, rest_names: Sequence[str],
+        self, theta: Hyperparameters, blocks: Sequence[Block], rest: GraphFunction, rest_names: Sequence[str],
         of_likelihoods: NDArray[np.int64], of_hierarchies: NDArray[np.int64],
     ) -> None:  # fmt: skip
         self.theta, self.blocks, self._rest, self.rest_names = theta, tuple(blocks), rest, tuple(rest_names)

@@ -26,6 +26,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, listed
+from pymc_rmhmc.model.field.field_or_other import InField, as_field, field_asked_for
 from pymc_rmhmc.model.forms.components import LatentReader
 from pymc_rmhmc.model.forms.priors import LatentVariable, gaussian_candidates
 from pymc_rmhmc.model.general.chart import MOST_COLUMNS, Charted, ChartedVariable
@@ -106,16 +107,21 @@ class InGraphChart:
 
 def blocks_or_graph[T](
     model: pm.Model, point: Point, build: Callable[[ModelStructure], T], chart: str = "auto"
-) -> T | InGraphChart:
-    """Return what is built of a model's latent Gaussian blocks, unless the chart of its graph takes their place.
+) -> T | InGraphChart | InField:
+    """Return what is built of a model's latent Gaussian blocks, unless a field or the chart of its graph is faster.
 
-    The metric asks for a `chart`: "latent", "graph", or "auto" for the faster one. `build` is called only if the blocks
-    are faster than the chart of the graph, or asked for; it may raise an `UnsupportedModelError`.
+    The metric asks for a `chart`: "latent", "graph", "field", or "auto" for the fastest one. `build` is called only if
+    the blocks are, or are asked for; it may raise an `UnsupportedModelError`.
     """
     if chart == "graph":
         return InGraphChart("the metric asks for it")
+    if chart == "field":
+        return field_asked_for(model, point)
     if chart == "latent":
         return with_predictors_or_without(model, build)
+    field = as_field(model, point)
+    if field is not None:
+        return field
 
     def chosen(structure: ModelStructure) -> T | InGraphChart:
         reading = GraphReading(model, continuous_variables(model), point)

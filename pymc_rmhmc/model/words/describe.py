@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
+from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.forms.joint_model import JointModel, JointPlan
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
@@ -325,6 +326,8 @@ def describe_latents(
     found = blocks_or_graph(model, point, lambda structure: _read(structure, point, alone), chart)
     if isinstance(found, InGraphChart):
         return _general(model, point, found, emulates=emulates)
+    if isinstance(found, InField):
+        return _field(model, metric, found)
     structure, joint, compiled = found
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = names_by_value(model)
@@ -355,6 +358,25 @@ def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[di
     taken = {str(v.name) for v in variables}
     steps = _steps_of_pymc(model, [str(v.name) for v in model.free_RVs if str(v.name) not in taken], variables)
     return steps, {str(v.name): discrete_in_words(v) for v in model.free_RVs if str(v.name) in steps}
+
+
+def _field(model: pm.Model, metric: str, found: InField) -> ModelDescription:
+    """Describe a model that is sampled as a Gaussian field."""
+    plan, maps = found.read.plan, found.read.moving.maps
+    choice, above = plan.choice, tuple(str(v.name) for v in plan.theta.variables)
+    observed = [v for v in choice.rows if v in model.observed_RVs]
+    said = [f"{v.name}: {distribution_of(v)}, of which residuals are read" for v in observed]
+    for each in choice.observations:
+        label = f"{distribution_of(each.variable)}" if each.variable in model.basic_RVs else "Potential"
+        if each.likelihood is not None:
+            label = f"{each.likelihood.name.split('_')[0]} ({each.likelihood.link} link)"
+        said.append(f"{each.variable.name}: {label}")
+    n_sites = maps.predictors.n_rows or maps.size
+    prior = f"Gaussian field with a sparse precision, because {found.why}"
+    name = " + ".join(str(v.name) for v in choice.latents)
+    block = BlockDescription(name, maps.size, n_sites, prior, tuple(said), (), above)
+    steps, reasons = _left_over(model, [*choice.latents, *plan.theta.variables])
+    return ModelDescription((block,), metric, above, "", steps, reasons, warning=no_data_in_words(model))
 
 
 def _general(model: pm.Model, point: Point, found: InGraphChart, *, emulates: bool) -> ModelDescription:

@@ -1,0 +1,132 @@
+"""Whether a model is sampled as a Gaussian field: decided by its structure, before anything is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.multivariate import CARRV, ICARRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.field.field_model import FieldPlan, ReadField, plan_field
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
+from pymc_rmhmc.model.observed.observation import names_of
+
+__all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "field_asked_for"]
+
+type Point = dict[str, np.ndarray]
+
+# What makes neighbours in time or in space depend on one another.
+SERIES_AND_MAPS = (AutoRegressiveRV, RandomWalkRV, ICARRV, CARRV)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPolicy:
+    """Which models the field takes."""
+
+    # Of a series or a map: with fewer values its dense matrix costs next to nothing.
+    fewest_neighbours: int = 40
+    # Of effects without neighbours: below this the chart of the graph is as fast.
+    fewest_effects: int = 1000
+    # Its chart for θ is dense, and learned from draws.
+    most_hyperparameters: int = 60
+
+
+FIELD = FieldPolicy()
+
+
+@dataclass(frozen=True)
+class InField:
+    """That a model is sampled as a Gaussian field.
+
+    Attributes
+    ----------
+    why : str
+        The reason.
+    read : ReadField
+        How it was read.
+    """
+
+    why: str
+    read: ReadField
+
+
+def field_asked_for(model: pm.Model, point: Point) -> InField:
+    """Return the field of a model whose metric asks for one.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If there is none.
+    """
+    plan = plan_field(model, point)
+    found = plan if isinstance(plan, str) else _unless_refused(plan)
+    if isinstance(found, str):
+        raise UnsupportedModelError(
+            f'chart="field" needs a Gaussian field, but {found}. Leave the chart out, and RMHMC takes another one.'
+        )
+    return InField("the metric asks for it", found)
+
+
+def as_field(model: pm.Model, point: Point, policy: FieldPolicy = FIELD) -> InField | None:
+    """Return the field of a model that is sampled best as one; None of another."""
+    if not _may_be(model, point, policy):
+        return None
+    plan = plan_field(model, point)
+    if isinstance(plan, str):
+        return None
+    why = _why(plan, policy)
+    found = _unless_refused(plan) if why else ""
+    return None if isinstance(found, str) else InField(why, found)
+
+
+def _unless_refused(plan: FieldPlan) -> ReadField | str:
+    """Read a field, or say why it cannot be."""
+    if not plan.theta.size:
+        return "it has no hyperparameters"
+    try:
+        return plan.read()
+    except NO_DERIVATIVE:
+        return "PyTensor has no derivative of it"
+
+
+def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
+    """Look at the names of distributions alone."""
+    if any(isinstance(core_op(v), SERIES_AND_MAPS) for v in model.free_RVs):
+        return True
+    sizes = [math.prod(_shape(model, point, v)) for v in model.free_RVs if v.dtype.startswith("float")]
+    return sum(size for size in sizes if size > 1) >= policy.fewest_effects
+
+
+def _shape(model: pm.Model, point: Point, variable: TensorVariable) -> tuple[int, ...]:
+    return np.shape(point[str(model.rvs_to_values[variable].name)])
+
+
+def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
+    """Return why the field is the best form of a model; empty if it is not."""
+    latents = plan.choice.latents
+    if plan.theta.size > policy.most_hyperparameters:
+        return ""
+    sizes = {v: math.prod(_shape(plan.model, plan.graphs.point, v)) for v in latents}
+    neighbours = [v for v in latents if isinstance(core_op(v), SERIES_AND_MAPS)]
+    if any(sizes[v] >= policy.fewest_neighbours for v in neighbours):
+        return f"neighbours in {_named(neighbours)} make a sparse precision"
+    if _outside(plan):
+        return ""
+    if sum(sizes.values()) >= policy.fewest_effects:
+        return f"{_named(latents)} have a sparse precision together"
+    return ""
+
+
+def _outside(plan: FieldPlan) -> list[TensorVariable]:
+    """List vectors of θ: where there are some the field is but a part of the model."""
+    return [v for v, shape in zip(plan.theta.variables, plan.theta.shapes, strict=True) if math.prod(shape) > 20]
+
+
+def _named(variables: Sequence[TensorVariable]) -> str:
+    return names_of(list(variables))
