@@ -138,9 +138,10 @@ def test_compiled_code_is_made_of_what_compiles_and_of_what_that_imports(tmp_pat
 def test_problems_are_told_without_running_anything(root):
     rows = [
         fault("5 * x", "1"), fault("2 * x", "2 *"), fault("2 * x", "3 * x", "test_of_no_name"),
-        fault("2 * x", "2 * gone"),
+        fault("2 * x", "2 * gone"), fault("2 * x", "4 * x", "test_slowly"),
     ]  # fmt: skip
     said = problems_of(rows, root)
-    assert len(said) == 5
-    for part in ("the name stands twice", "stands 0 times", "leaves no Python", "there is no test", "name `gone`"):
+    assert len(said) == 6
+    parts = ("name stands twice", "stands 0 times", "leaves no Python", "there is no test", "`gone`", "quick suite")
+    for part in parts:
         assert any(part in each for each in said)

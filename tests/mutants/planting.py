@@ -170,31 +170,36 @@ def problems_of(mutants: list[Mutant], root: Path) -> list[str]:
     found, names = [], [mutant.name for mutant in mutants]
     found += [f"{name}: the name stands twice." for name in sorted({n for n in names if names.count(n) > 1})]
     sources = Sources(root / PACKAGE)
-    texts: dict[str, str] = {}
+    texts: list[tuple[str, str]] = []
     for mutant in mutants:
         try:
             file, planted = sources.planted(mutant)
             compile(planted, file, "exec")
-            texts[mutant.name] = planted
+            texts.append((mutant.name, planted))
         except TableError as error:
             found.append(str(error))
         except SyntaxError as error:
             found.append(f"{mutant.name}: the edit leaves no Python: {error}.")
         path, _, rest = mutant.test.partition("::")
         function = rest.partition("[")[0]
-        if not (root / "tests" / path).is_file() or f"def {function}(" not in (root / "tests" / path).read_text():
+        text = (root / "tests" / path).read_text() if (root / "tests" / path).is_file() else ""
+        before, is_there, _ = text.partition(f"def {function}(")
+        if not is_there:
             found.append(f"{mutant.name}: there is no test {mutant.test}.")
+        elif "\n@pytest.mark.slow" in "\n" + before.rpartition("\n\n")[2]:
+            found.append(f"{mutant.name}: {mutant.test} is not in the quick suite.")
     return found + _undefined(texts)
 
 
-def _undefined(texts: dict[str, str]) -> list[str]:
-    """Return the names that planted texts, by the name of their fault, use and do not define."""
+def _undefined(texts: list[tuple[str, str]]) -> list[str]:
+    """Return the names that texts with a fault, each with its name, use and do not define."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            (Path(folder) / f"{name}.py").write_text(text)
+        for i, (_, text) in enumerate(texts):
+            (Path(folder) / f"{i}.py").write_text(text)
         command = ["ruff", "check", "--isolated", "--no-cache", "--select=F821", "--output-format=json", folder]
         told = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
-        return [f"{Path(each['filename']).stem}: {each['message']}." for each in json.loads(told.stdout)]
+        found = [(int(Path(each["filename"]).stem), each["message"]) for each in json.loads(told.stdout)]
+        return [f"{texts[i][0]}: {message}." for i, message in found]
 
 
 class Nursery:

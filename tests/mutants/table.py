@@ -675,7 +675,7 @@ GEOMETRY = [
         "coefficients that are given values stand at others",
         "CoefficientsOperator.from_model",
         "(values - self.location) / self._deviation",
-        "values - self._location",
+        "values - self.location",
         "unit/test_diagonal_chart.py::test_entered_values_are_placed_and_the_noise_has_its_conditional_law",
     ),
     Mutant(
@@ -2048,7 +2048,7 @@ STEPS = [
         "StructureAdapter.refit",
         "if tuned.partition is None or all(self.holds(tuned.partition, at, rng) for at in compared):",
         "if True:",
-        "steps/test_whole_model_metrics.py::test_a_structure_that_misses_an_entry_is_dropped_in_tuning",
+        "unit/test_path_length.py::test_a_structure_that_fails_at_a_position_of_the_window_is_dropped",
     ),
     Mutant(
         "noise-left-behind",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.tuning.path_length import PATHS, PathTrial, correlations
+from pymc_rmhmc.tuning.adaptation import DualAveraging, Moment
+from pymc_rmhmc.tuning.path_length import PATHS, PathTrial, StructureAdapter, correlations
 
 T, D = 240, 30
 
@@ -102,3 +103,15 @@ def test_draws_in_a_row_that_are_alike_are_slow():
     assert not PATHS.is_slow(noise)
     assert PATHS.is_slow(walk)
     assert (correlations(np.zeros((9, 2))) == 0.0).all()
+
+
+@pytest.mark.parametrize("fails_at", [None, 3.0])
+def test_a_structure_that_fails_at_a_position_of_the_window_is_dropped(fails_at):
+    adapter, step_size = StructureAdapter(lambda partition, at, rng: at[0] != fails_at), DualAveraging(0.1, 0.8, 2.0)
+    tuned = adapter.initial()
+    tuned.partition = "blocks"
+    for value in range(8):
+        adapter.observe(tuned, np.array([float(value), 0.0]))
+    found = adapter.refit(tuned, step_size, Moment(8, True, False), np.random.default_rng(0), with_sites=True)
+    assert (found.changed, found.tuned.partition) == ((False, "blocks") if fails_at is None else (True, None))
+    assert found.tuned.seen == []

@@ -16,12 +16,14 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.sparse_cholesky import factorise, select, solve
 
 __all__ = [
-    "DenseRows", "SparseRows", "add_products", "factorise_updated", "field_pullback", "filled", "multiplied",
-    "multiplied_adjoint", "select_updated", "solve_updated", "variances_of_rows",
+    "DenseRows", "FieldPattern", "SparseRows", "WeightedField", "drawn", "fixed_products", "log_evidence_at",
+    "multiplied", "pull_field", "pushed", "selected", "solve_field", "variances_of_rows", "weigh_field",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
+
+LOG_2PI = math.log(2.0 * math.pi)
 
 
 class SparseRows(NamedTuple):
@@ -193,6 +195,163 @@ def variances_of_rows(rows: SparseRows, entries: Array, inverse: Array) -> Array
     return made
 
 
+class FieldPattern(NamedTuple):
+    """What a field has at every θ.
+
+    Attributes
+    ----------
+    kind, index : int, tuple of arrays
+        Of the layout of the stored precision.
+    residuals, predictors : SparseRows
+        J with c, and A with a.
+    dense : DenseRows
+        Constant rows of J that the stored precision leaves out.
+    entry_row, entry_column, entry_place : arrays
+        Of the stored precision, but for fill.
+    """
+
+    kind: int
+    index: tuple[Indices, ...]
+    residuals: SparseRows
+    predictors: SparseRows
+    dense: DenseRows
+    entry_row: Indices
+    entry_column: Indices
+    entry_place: Indices
+
+
+class WeightedField(NamedTuple):
+    """A field at one θ, times sites.
+
+    Attributes
+    ----------
+    log_determinant : float
+        ``log |P|``, nan if P has no factor.
+    residual_entries, residual_offset : arrays
+        J, of the sparse rows, and their c.
+    predictor_entries, predictor_offset : arrays
+        A and a.
+    stored, spread, core : arrays
+        P's factor, as `factorise_updated` returns it.
+    linear : (n,) array
+        ``Jᵀc + Aᵀ(b - W̄a)``.
+    """
+
+    log_determinant: float
+    residual_entries: Array
+    residual_offset: Array
+    predictor_entries: Array
+    predictor_offset: Array
+    stored: Array
+    spread: Array
+    core: Array
+    linear: Array
+
+
+@compiled
+def fixed_products(
+    pattern: FieldPattern, n_stored: int, numbers: Array, precision: Array
+) -> Array:  # pragma: no cover - compiled
+    """Return what rows that θ does not move add to the stored precision."""
+    stored = np.zeros(n_stored)
+    residuals, predictors = pattern.residuals, pattern.predictors
+    entries = filled(residuals.coefficient, residuals.number, numbers)
+    add_products(residuals, entries, np.ones(residuals.offset.size), False, stored)
+    add_products(predictors, filled(predictors.coefficient, predictors.number, numbers), precision, False, stored)
+    return stored
+
+
+@compiled
+def weigh_field(
+    pattern: FieldPattern, fixed: Array, numbers: Array, linear: Array, precision: Array
+) -> WeightedField:  # pragma: no cover - compiled
+    """Make P of the numbers u(θ) and factorise it; `fixed` is what `fixed_products` returns."""
+    residuals, predictors, dense = pattern.residuals, pattern.predictors, pattern.dense
+    of_residuals = filled(residuals.coefficient, residuals.number, numbers)
+    of_predictors = filled(predictors.coefficient, predictors.number, numbers)
+    c = filled(residuals.offset, residuals.offset_number, numbers)
+    a = filled(predictors.offset, predictors.offset_number, numbers)
+    stored = fixed.copy()
+    add_products(residuals, of_residuals, np.ones(c.size), True, stored)
+    add_products(predictors, of_predictors, precision, True, stored)
+    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.index, stored, dense)
+    right = np.zeros(dense.rows.shape[1])
+    multiplied_adjoint(residuals, of_residuals, c, right)
+    multiplied_adjoint(predictors, of_predictors, linear - precision * a, right)
+    for k in range(dense.offset.size):
+        for i in range(right.size):
+            right[i] += dense.rows[k, i] * dense.offset[k]
+    return WeightedField(log_determinant, of_residuals, c, of_predictors, a, stored, spread, core, right)
+
+
+@compiled
+def solve_field(pattern: FieldPattern, field: WeightedField, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Replace vectors (n, r) by ``P⁻¹`` times them."""
+    solve_updated(pattern.kind, pattern.index, field.stored, field.spread, field.core, pattern.dense, vectors)
+
+
+@compiled
+def drawn(
+    pattern: FieldPattern, field: WeightedField, root: Array, noise: Array
+) -> Array:  # pragma: no cover - compiled
+    """Return ``Jᵀz₁ + Aᵀ(s z₂)``, (n,)."""
+    dense, n_sparse = pattern.dense, field.residual_offset.size
+    first = n_sparse + dense.offset.size
+    made = np.zeros(dense.rows.shape[1])
+    multiplied_adjoint(pattern.residuals, field.residual_entries, noise[:n_sparse], made)
+    multiplied_adjoint(pattern.predictors, field.predictor_entries, root * noise[first:], made)
+    for k in range(dense.offset.size):
+        for i in range(made.size):
+            made[i] += dense.rows[k, i] * noise[n_sparse + k]
+    return made
+
+
+@compiled
+def pushed(
+    pattern: FieldPattern, field: WeightedField, root: Array, values: Array
+) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """Return ``(J, s A) v``, of the size of z, and ``A v``."""
+    dense, n_sparse = pattern.dense, field.residual_offset.size
+    first = n_sparse + dense.offset.size
+    made = np.empty(first + root.size)
+    made[:n_sparse] = multiplied(pattern.residuals, field.residual_entries, values)
+    for k in range(dense.offset.size):
+        made[n_sparse + k] = 0.0
+        for i in range(values.size):
+            made[n_sparse + k] += dense.rows[k, i] * values[i]
+    predicted = multiplied(pattern.predictors, field.predictor_entries, values)
+    for i in range(root.size):
+        made[first + i] = root[i] * predicted[i]
+    return made, predicted
+
+
+@compiled
+def selected(pattern: FieldPattern, field: WeightedField) -> Array:  # pragma: no cover - compiled
+    """Return the entries of P⁻¹ at the places of the stored precision."""
+    return select_updated(
+        pattern.kind, pattern.index, field.stored, field.spread, field.core, pattern.entry_row, pattern.entry_column,
+        pattern.entry_place,
+    )  # fmt: skip
+
+
+@compiled
+def log_evidence_at(
+    pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, mean: Array
+) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
+    """Return the log evidence less the prior's normaliser; ``J m - c`` and η at the centre m (n,)."""
+    nothing = np.zeros(0)
+    missed, _ = pushed(pattern, field, nothing, mean)
+    n_sparse, total = field.residual_offset.size, 0.5 * (mean.size * LOG_2PI - field.log_determinant)
+    for i in range(missed.size):
+        missed[i] -= field.residual_offset[i] if i < n_sparse else pattern.dense.offset[i - n_sparse]
+        total -= 0.5 * missed[i] * missed[i]
+    centre = multiplied(pattern.predictors, field.predictor_entries, mean)
+    for i in range(centre.size):
+        centre[i] += field.predictor_offset[i]
+        total += (linear[i] - 0.5 * precision[i] * centre[i]) * centre[i]
+    return total, missed, centre
+
+
 @compiled
 def field_pullback(
     rows: SparseRows, entries: Array, inverse: Array, weight: Array, by_value: Array, by_mean: Array, along: Array,
@@ -232,3 +391,42 @@ def field_pullback(
             pair += 1
             if rows.number[i]:
                 total[rows.number[i]] += rows.coefficient[i] * slope
+
+
+@compiled
+def pull_field(
+    pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, noise: Array, residual: Array,
+    values: Array, mean: Array, eta: Array, missed: Array, centre: Array, inverse: Array, total: Array,
+) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """Return the derivative by z, and ``A v``; add that by the numbers u to a total.
+
+    Of ``ψ(η) + log E`` where z was placed, given ``∂ψ/∂η`` less the sites' slope.
+    """
+    n_sparse, root = field.residual_offset.size, np.sqrt(precision)
+    first = n_sparse + pattern.dense.offset.size
+    right = np.zeros((values.size, 1))
+    multiplied_adjoint(pattern.predictors, field.predictor_entries, residual, right[:, 0])
+    solve_field(pattern, field, right)
+    change = np.ascontiguousarray(right[:, 0])
+    by_noise, predicted = pushed(pattern, field, root, change)
+    along = multiplied(pattern.residuals, field.residual_entries, values)
+    by_value, by_mean, by_offset = np.empty(n_sparse), np.empty(n_sparse), np.empty(n_sparse)
+    for i in range(n_sparse):
+        along[i] = field.residual_offset[i] + noise[i] - along[i]
+        by_value[i], by_mean[i], by_offset[i] = -by_noise[i], -missed[i], by_noise[i] + missed[i]
+    field_pullback(
+        pattern.residuals, field.residual_entries, inverse, np.ones(n_sparse), by_value, by_mean, along, values, mean,
+        change, by_offset, total,
+    )  # fmt: skip
+    n_sites = eta.size
+    along, by_value, by_mean, by_offset = np.empty(n_sites), np.empty(n_sites), np.empty(n_sites), np.empty(n_sites)
+    for i in range(n_sites):
+        by_value[i] = residual[i] - precision[i] * predicted[i]
+        by_mean[i] = linear[i] - precision[i] * centre[i]
+        by_offset[i] = by_value[i] + by_mean[i]
+        along[i] = linear[i] - precision[i] * eta[i] + root[i] * noise[first + i]
+    field_pullback(
+        pattern.predictors, field.predictor_entries, inverse, precision, by_value, by_mean, along, values, mean,
+        change, by_offset, total,
+    )  # fmt: skip
+    return by_noise, predicted

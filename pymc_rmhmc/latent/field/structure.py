@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
-from pymc_rmhmc.latent.field.field_loops import DenseRows, SparseRows
+from pymc_rmhmc.latent.field.field_loops import DenseRows, FieldPattern, SparseRows
 from pymc_rmhmc.linalg.sparse_cholesky import SparseLayout, sparse_layout
 
 __all__ = ["FieldStructure"]
@@ -30,10 +28,8 @@ class FieldStructure:
     ----------
     layout : SparseLayout
         Of the lower triangle of P, without its dense rows.
-    residuals, predictors : SparseRows
-        J and A, with columns in the order of elimination.
-    dense : DenseRows
-        The constant rows that P leaves out.
+    pattern : FieldPattern
+        J and A, with columns in the order of elimination, and the constant rows that P leaves out.
     place_of : (n,) int array
         Where each latent value is in the order of elimination.
     """
@@ -46,9 +42,9 @@ class FieldStructure:
         order = self.layout.order
         self.place_of = np.empty(order.size, np.int64)
         self.place_of[order] = np.arange(order.size)
-        self.residuals = self._rows(maps.residuals)
-        self.predictors = self._rows(maps.predictors)
-        self.dense = self._dense_rows(patterns[0])
+        rows = self._rows(maps.residuals), self._rows(maps.predictors)
+        dense = self._dense_rows(patterns[0])
+        self.pattern = FieldPattern(self.layout.kind, self.layout.index, *rows, dense, *_entries(rows))
 
     @property
     def n_noise(self) -> int:
@@ -88,14 +84,6 @@ class FieldStructure:
             self.layout.places(grounded, grounded),
         )  # fmt: skip
 
-    @cached_property
-    def entries(self) -> tuple[Indices, Indices, Indices]:
-        """Row and column, in the order of elimination, and place of every entry of P's lower triangle but for fill."""
-        found = [_entries(each) for each in (self.residuals, self.predictors)]
-        row, column, place = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        place, first = np.unique(place, return_index=True)
-        return row[first], column[first], place
-
 
 def _pattern(rows: AffineRows, size: int) -> sparse.csr_array:
     return sparse.csr_array((np.ones(rows.row.size), (rows.row, rows.column)), shape=(rows.n_rows, size))
@@ -114,6 +102,12 @@ def _pairs(start: Indices) -> tuple[Indices, Indices, Indices]:
     return first, second, pair_start
 
 
-def _entries(rows: SparseRows) -> tuple[Indices, Indices, Indices]:
-    first, second, _ = _pairs(rows.start)
-    return rows.column[first], rows.column[second], rows.place
+def _entries(both: tuple[SparseRows, SparseRows]) -> tuple[Indices, Indices, Indices]:
+    """Return row and column, in the order of elimination, and place of every entry of P's lower triangle but for fill."""
+    found = []
+    for rows in both:
+        first, second, _ = _pairs(rows.start)
+        found.append((rows.column[first], rows.column[second], rows.place))
+    row, column, place = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    place, first = np.unique(place, return_index=True)
+    return row[first], column[first], place

@@ -37,15 +37,17 @@ from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.field.field_loops import (
-    add_products,
-    factorise_updated,
-    field_pullback,
-    filled,
+    WeightedField,
+    drawn,
+    fixed_products,
+    log_evidence_at,
     multiplied,
-    multiplied_adjoint,
-    select_updated,
-    solve_updated,
+    pull_field,
+    pushed,
+    selected,
+    solve_field,
     variances_of_rows,
+    weigh_field,
 )
 from pymc_rmhmc.latent.field.structure import FieldStructure
 from pymc_rmhmc.latent.operators import Root
@@ -54,9 +56,6 @@ __all__ = ["PrecisionSpace"]
 
 type Array = NDArray[np.float64]
 
-LOG_2PI = math.log(2.0 * math.pi)
-
-
 class FieldRoot(Root):
     """J at one θ: noise of the residuals enters x by ``Jᵀ``.
 
@@ -64,35 +63,25 @@ class FieldRoot(Root):
     ----------
     structure : FieldStructure
         Where its entries are.
-    numbers : array
-        u(θ).
+    field : WeightedField
+        J and c.
     log_normaliser : float
         The log density of the prior where every residual is 0.
     """
 
-    def __init__(self, structure: FieldStructure, numbers: Array, log_normaliser: float) -> None:
-        self._structure, self._log_normaliser = structure, log_normaliser
-        rows, self.size = structure.residuals, structure.maps.size
-        self.entries: Array = filled(rows.coefficient, rows.number, numbers)
-        sparse_offset = filled(rows.offset, rows.offset_number, numbers)
-        self.offset: Array = np.concatenate((sparse_offset, structure.dense.offset))
+    def __init__(self, structure: FieldStructure, field: WeightedField, log_normaliser: float) -> None:
+        self._structure, self._field, self._log_normaliser = structure, field, log_normaliser
+        self.size = structure.maps.size
 
     def draw(self, whitened: Array) -> Array:
         """Return ``Jᵀ z``, (n,), in the order of elimination."""
-        rows, dense = self._structure.residuals, self._structure.dense
-        n_sparse, total = rows.offset.size, np.zeros(self.size)
-        multiplied_adjoint(rows, self.entries, whitened[:n_sparse], total)
-        if dense.offset.size:
-            total += dense.rows[: dense.offset.size].T @ whitened[n_sparse:]
-        return total
+        n_sites = self._field.predictor_offset.size
+        noise = np.concatenate((whitened, np.zeros(n_sites)))
+        return np.asarray(drawn(self._structure.pattern, self._field, np.zeros(n_sites), noise))
 
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``J v`` of values in the order of elimination."""
-        rows, dense = self._structure.residuals, self._structure.dense
-        made: Array = multiplied(rows, self.entries, values)
-        if dense.offset.size:
-            made = np.concatenate((made, dense.rows[: dense.offset.size] @ values))
-        return made
+        return np.asarray(pushed(self._structure.pattern, self._field, np.zeros(0), values)[0])
 
     def displace(self, whitened: Array) -> Array:
         """Return latent values, given in the order of elimination, in the model's."""
@@ -104,7 +93,8 @@ class FieldRoot(Root):
 
     def log_prior(self, whitened: Array) -> float:
         """Return the log density of latent values."""
-        residuals = self.draw_adjoint(whitened) - self.offset
+        offset = np.concatenate((self._field.residual_offset, self._structure.pattern.dense.offset))
+        residuals = self.draw_adjoint(whitened) - offset
         return self._log_normaliser - 0.5 * float(residuals @ residuals)
 
 
@@ -135,45 +125,41 @@ class PrecisionSpace:
         if not (math.isfinite(normaliser) and np.isfinite(numbers).all()):
             raise PriorFailure(Failure.NON_FINITE)
         self.structure = structure = FieldStructure(stated.maps) if like is None else like.structure
-        self.root = root = FieldRoot(structure, numbers, normaliser)
-        rows = structure.predictors
-        self._entries: Array = filled(rows.coefficient, rows.number, numbers)
-        self._offset: Array = filled(rows.offset, rows.offset_number, numbers)
-        self._site_root = np.sqrt(sites.precision)
-        self._fixed = self._fixed_products(like)
-        log_determinant = self._factorise()
-        self._linear = root.draw(root.offset) + self._collect(sites.linear - sites.precision * self._offset)
-        self.centre_whitened = self._solve(self._linear)
-        self.centre = self.predict(self.centre_whitened) + self._offset
-        self._missed = root.draw_adjoint(self.centre_whitened) - root.offset
-        self.log_evidence = (
-            normaliser - 0.5 * float(self._missed @ self._missed) + sites.log_density(self.centre)
-            - 0.5 * log_determinant + 0.5 * root.size * LOG_2PI
-        )  # fmt: skip
-        if not math.isfinite(self.log_evidence):
-            raise PriorFailure(Failure.NON_FINITE)
-
-    def _fixed_products(self, like: PrecisionSpace | None) -> Array:
-        """Return what rows that θ does not move add to P; of other sites it is made again."""
-        if like is not None and like._sites.precision is self._sites.precision:
-            return like._fixed
-        stored, structure = np.zeros(self.structure.layout.n_stored), self.structure
-        add_products(structure.residuals, self.root.entries, np.ones(structure.residuals.offset.size), False, stored)
-        add_products(structure.predictors, self._entries, self._sites.precision, False, stored)
-        return stored
-
-    def _factorise(self) -> float:
-        """Make P and its factor; return its log determinant."""
-        structure, self._stored = self.structure, self._fixed.copy()
-        n_sparse = structure.residuals.offset.size
-        add_products(structure.residuals, self.root.entries, np.ones(n_sparse), True, self._stored)
-        add_products(structure.predictors, self._entries, self._sites.precision, True, self._stored)
-        found, self._spread, self._core = factorise_updated(
-            structure.layout.kind, structure.layout.index, self._stored, structure.dense
-        )
-        if not math.isfinite(found):
+        if like is not None and like._sites.precision is sites.precision:
+            self._fixed: Array = like._fixed
+        else:
+            self._fixed = fixed_products(structure.pattern, structure.layout.n_stored, numbers, sites.precision)
+        self._field = weigh_field(structure.pattern, self._fixed, numbers, sites.linear, sites.precision)
+        if not math.isfinite(self._field.log_determinant):
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
-        return float(found)
+        self.root = FieldRoot(structure, self._field, normaliser)
+        self._site_root = np.sqrt(sites.precision)
+
+    @cached_property
+    def centre_whitened(self) -> Array:
+        """The x where z is 0, (n,)."""
+        return self._solve(self._field.linear)
+
+    @cached_property
+    def _at_centre(self) -> tuple[float, Array, Array]:
+        """What the evidence has beyond the prior's normaliser, ``J m - c``, and the sites where z is 0."""
+        sites = self._sites
+        found: tuple[float, Array, Array] = log_evidence_at(
+            self.structure.pattern, self._field, sites.linear, sites.precision, self.centre_whitened
+        )
+        if not math.isfinite(found[0]):
+            raise PriorFailure(Failure.NON_FINITE)
+        return found
+
+    @property
+    def log_evidence(self) -> float:
+        """``log E``."""
+        return self._stated.log_normaliser + self._at_centre[0]
+
+    @property
+    def centre(self) -> Array:
+        """The sites where z is 0, (n_η,)."""
+        return self._at_centre[2]
 
     @property
     def n_noise(self) -> int:
@@ -183,7 +169,7 @@ class PrecisionSpace:
     @property
     def mean(self) -> Array:
         """The sites where x is 0, (n_η,)."""
-        return self._offset
+        return self._field.predictor_offset
 
     def with_sites(self, sites: GaussianSites) -> PrecisionSpace:
         """Return the same field times other sites."""
@@ -198,14 +184,13 @@ class PrecisionSpace:
 
     def predict(self, whitened: Array) -> Array:
         """Return ``A x``, (n_η,)."""
-        return np.asarray(multiplied(self.structure.predictors, self._entries, whitened))
+        return np.asarray(multiplied(self.structure.pattern.predictors, self._field.predictor_entries, whitened))
 
     def place(self, noise: Array) -> LatentPlacement:
         """Return where a z is placed."""
-        n_residuals = self.structure.n_residuals
-        moved = self.root.draw(noise[:n_residuals]) + self._collect(self._site_root * noise[n_residuals:])
+        moved = drawn(self.structure.pattern, self._field, self._site_root, noise)
         values = self.centre_whitened + self._solve(moved)
-        return LatentPlacement(self.predict(values) + self._offset, noise, moved, self.root, None, values)
+        return LatentPlacement(self.predict(values) + self.mean, noise, moved, self.root, None, values)
 
     def enter(self, values: Array, noise: Array) -> Array:
         """Draw a z given the model's variables, from standard normal noise.
@@ -221,7 +206,7 @@ class PrecisionSpace:
 
     def marginals(self) -> tuple[Array, Array]:
         """Return mean and variance (n_η,) of each site under the prior times the sites' factors."""
-        variance = variances_of_rows(self.structure.predictors, self._entries, self._inverse)
+        variance = variances_of_rows(self.structure.pattern.predictors, self._field.predictor_entries, self._inverse)
         return self.centre, np.maximum(variance, 0.0)
 
     def apply(self, noise: Array) -> Array:
@@ -238,13 +223,13 @@ class PrecisionSpace:
 
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n_η,)."""
-        change = self._solve(self._collect(residual))
-        noise = self._push(change)
-        pushed = self.predict(change)
-        by_numbers = np.zeros(self._stated.numbers.size)
-        self._pull_residuals(placed, change, noise, by_numbers)
-        self._pull_predictors(placed, change, residual - self._sites.precision * pushed, by_numbers)
-        return Pulled(noise, np.zeros(0), [by_numbers], None, pushed)
+        by_numbers, sites = np.zeros(self._stated.numbers.size), self._sites
+        _, missed, centre = self._at_centre
+        noise, predicted = pull_field(
+            self.structure.pattern, self._field, sites.linear, sites.precision, placed.noise, residual,
+            placed.whitened, self.centre_whitened, placed.eta, missed, centre, self._inverse, by_numbers,
+        )  # fmt: skip
+        return Pulled(noise, np.zeros(0), [by_numbers], None, predicted)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n_η)."""
@@ -253,50 +238,22 @@ class PrecisionSpace:
         noise = placed.noise[self.structure.n_residuals :]
         return slope_by_multiples(linear, precision, centre, precision * variance, pulled.pushed, noise, placed.eta)
 
-    def _pull_residuals(self, placed: Placement, change: Array, by_noise: Array, total: Array) -> None:
-        """Add the derivative by what J and c are made of."""
-        rows, root = self.structure.residuals, self.root
-        n_sparse, values = rows.offset.size, placed.whitened
-        pushed = by_noise[:n_sparse]
-        along = root.offset[:n_sparse] + placed.noise[:n_sparse] - multiplied(rows, root.entries, values)
-        missed = self._missed[:n_sparse]
-        field_pullback(
-            rows, root.entries, self._inverse, np.ones(n_sparse), -pushed, -missed, along, values,
-            self.centre_whitened, change, pushed + missed, total,
-        )  # fmt: skip
-
-    def _pull_predictors(self, placed: Placement, change: Array, spread: Array, total: Array) -> None:
-        """Add the derivative by what A and a are made of."""
-        sites, rows = self._sites, self.structure.predictors
-        at_centre = sites.gradient(self.centre)
-        along = sites.gradient(placed.eta) + self._site_root * placed.noise[self.structure.n_residuals :]
-        field_pullback(
-            rows, self._entries, self._inverse, sites.precision, spread, at_centre, along, placed.whitened,
-            self.centre_whitened, change, spread + at_centre, total,
-        )  # fmt: skip
-
     @cached_property
     def _inverse(self) -> Array:
         """S, at the places of P's lower triangle."""
-        layout = self.structure.layout
-        return np.asarray(
-            select_updated(layout.kind, layout.index, self._stored, self._spread, self._core, *self.structure.entries)
-        )
+        return np.asarray(selected(self.structure.pattern, self._field))
 
     def _collect(self, values: Array) -> Array:
         """Return ``Aᵀ v``, (n,)."""
-        total = np.zeros(self.root.size)
-        multiplied_adjoint(self.structure.predictors, self._entries, values, total)
-        return total
+        noise = np.concatenate((np.zeros(self.structure.n_residuals), values))
+        return np.asarray(drawn(self.structure.pattern, self._field, np.ones(values.size), noise))
 
     def _push(self, values: Array) -> Array:
         """Return ``(J, s A) x``, of the size of z."""
-        return np.concatenate((self.root.draw_adjoint(values), self._site_root * self.predict(values)))
+        return np.asarray(pushed(self.structure.pattern, self._field, self._site_root, values)[0])
 
     def _solve(self, right: Array) -> Array:
         """Return ``P⁻¹ v``, (n,)."""
-        layout, vectors = self.structure.layout, right[:, None].copy()
-        solve_updated(
-            layout.kind, layout.index, self._stored, self._spread, self._core, self.structure.dense, vectors
-        )
+        vectors = right[:, None].copy()
+        solve_field(self.structure.pattern, self._field, vectors)
         return np.asarray(vectors[:, 0])
