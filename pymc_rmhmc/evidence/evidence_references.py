@@ -268,7 +268,7 @@ class JointReferences:
 
     def _reference(self, chart: MarginalChart | None) -> ResidualReference:
         tuned = replace(self._tuned, marginals=chart)
-        return JointCoordinates.of(self._density.model, tuned, self._density.plan).reference()
+        return self._density.joint_coordinates(tuned).reference()
 
 
 def widening(size: int) -> float:

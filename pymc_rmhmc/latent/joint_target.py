@@ -124,6 +124,17 @@ class JointTarget:
         point.failure = failure_of(point.log_density, point.gradient)
         return point
 
+    @property
+    def advances(self) -> bool:
+        """Whether `advance` can be asked for."""
+        return False
+
+    def advance(
+        self, point: JointPoint, momentum: Array, n_steps: int, step_size: float
+    ) -> tuple[int, tuple[JointPoint, Array] | None, Failure]:
+        """Make so many steps at once; see `pymc_rmhmc.dynamics.hamiltonian.GaussianHamiltonian`."""
+        raise NotImplementedError
+
     def _evaluate(self, point: JointPoint) -> tuple[float, Array, list[Array]]:
         """The log density, its gradient by θ, and by each block's z."""
         theta = point.theta

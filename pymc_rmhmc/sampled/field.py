@@ -17,6 +17,7 @@ from pymc_rmhmc.chains.conditional_density import Point
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
+from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model import names_by_value
 from pymc_rmhmc.model.compile import CompiledModel
@@ -26,8 +27,9 @@ from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
-from pymc_rmhmc.sampled.joint import JointBlocksDensity
+from pymc_rmhmc.sampled.joint import JointBlocksDensity, JointCoordinates
 from pymc_rmhmc.sampled.whole_model import check_whole_model, left_in_words
+from pymc_rmhmc.tuning.joint_adapter import JointTuning
 
 __all__ = ["FieldDensity", "FoundField"]
 
@@ -43,6 +45,11 @@ class FieldDensity(JointBlocksDensity):
 
     def __init__(self, model: JointModel, plan: Plan, labels: Mapping[str, str], terms: DensityTerms) -> None:
         super().__init__(model, (), plan, labels, terms)
+
+    def joint_coordinates(self, tuned: JointTuning) -> JointCoordinates:
+        """See `JointBlocksDensity`: steps are compiled from end to end."""
+        assert tuned.marginals is not None
+        return JointCoordinates.at_target(FieldTarget(self.model, tuned.sites, tuned.marginals), self.plan)
 
     def curvatures(self, values: Array) -> set[str]:
         """See `ConditionalDensity`: none is asked for."""

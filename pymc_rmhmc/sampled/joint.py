@@ -135,8 +135,12 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
     def of(cls, model: JointDensity, tuned: JointTuning, plan: Plan) -> JointCoordinates:
         """Return the coordinates of what is known."""
         assert tuned.marginals is not None
-        target = JointTarget(model, tuned.sites, tuned.marginals)
-        return cls(GaussianHamiltonian(target), plan, target)
+        return cls.at_target(JointTarget(model, tuned.sites, tuned.marginals), plan)
+
+    @classmethod
+    def at_target(cls, target: JointTarget, plan: Plan) -> JointCoordinates:
+        """Return the coordinates of a target, which may make a trajectory's steps at once."""
+        return cls(GaussianHamiltonian(target, advance=target.advance if target.advances else None), plan, target)
 
     def stand_at(self, position: Array) -> JointPhase:
         """Return the phase at a (ϑ, z)."""
@@ -268,8 +272,12 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
 
     def make(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates:
         """See `ConditionalDensityBase`."""
-        joint = JointCoordinates.of(self.model, tuned, self.plan)
+        joint = self.joint_coordinates(tuned)
         return joint if tuned.emulator is None else TurnCoordinates.of(joint, tuned)
+
+    def joint_coordinates(self, tuned: JointTuning) -> JointCoordinates:
+        """Return those of joint trajectories."""
+        return JointCoordinates.of(self.model, tuned, self.plan)
 
     def start(self, tuned: JointTuning, values: Array, rng: np.random.Generator, *, approximated: bool) -> Array:
         """See `ConditionalDensity`."""

@@ -37,7 +37,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
-__all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "slope_by_multiples"]
+__all__ = ["MovingSites", "RaisedSites", "SiteTrend", "grown", "raised", "slope_by_multiples"]
 
 type Array = NDArray[np.float64]
 
@@ -55,6 +55,23 @@ def _to_power(
         if fitted[i] > 0.0:
             power[i] = information[i] / fitted[i]
     return growth[0] * power * linear, growth[1] * power * precision, power
+
+
+@compiled
+def raised(
+    theta: Array, information: Array, fitted: Array, linear: Array, precision: Array, centre: Array, exponents: Array,
+    log_most: Array,
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled  # fmt: skip
+    """`MovingSites.at` for compiled code: b, w̄ and the power, and how the logarithm of both multiples grows with t."""
+    growth, slope = np.empty(2), np.empty(2)
+    for row in range(2):
+        along = -log_most[row]
+        for j in range(theta.size):
+            along += exponents[row, j] * (theta[j] - centre[j])
+        # As `grown` has it.
+        growth[row], slope[row] = (1.0 + math.exp(log_most[row])) / (1.0 + np.exp(-along)), 1.0 / (1.0 + np.exp(along))
+    b, w, power = _to_power(information, fitted, growth, linear, precision)
+    return b, w, power, slope
 
 
 def grown(along: Array, log_most: Array) -> tuple[Array, Array]:
@@ -171,9 +188,10 @@ class RaisedSites(GaussianSites):
         return np.divide(power_bar, information, out=np.zeros_like(power_bar), where=information > 0.0)
 
 
+@compiled
 def slope_by_multiples(
     linear: Array, precision: Array, centre: Array, explained: Array, pushed: Array, site_noise: Array, eta: Array
-) -> Array:
+) -> Array:  # pragma: no cover - compiled
     """The gradient of ``ψ(η) + log E`` by the logarithm of what each b, and of what each w̄, is multiplied by, (2, n).
 
     Parameters
@@ -188,7 +206,8 @@ def slope_by_multiples(
         z₂, and where it was placed.
     """
     # Of the evidence, of what is placed, and of ψ's own sites.
-    by_linear = linear * (centre + pushed - eta)
-    by_precision = 0.5 * (precision * (eta**2 - centre**2) - explained)
-    by_precision += pushed * (0.5 * np.sqrt(precision) * site_noise - precision * eta)
-    return np.stack((by_linear, by_precision))
+    found = np.empty((2, eta.size))
+    found[0] = linear * (centre + pushed - eta)
+    found[1] = 0.5 * (precision * (eta**2 - centre**2) - explained)
+    found[1] += pushed * (0.5 * np.sqrt(precision) * site_noise - precision * eta)
+    return found

@@ -52,7 +52,7 @@ from pymc_rmhmc.latent.field.field_loops import (
 from pymc_rmhmc.latent.field.structure import FieldStructure
 from pymc_rmhmc.latent.operators import Root
 
-__all__ = ["PrecisionSpace"]
+__all__ = ["FieldRoot", "PrecisionSpace"]
 
 type Array = NDArray[np.float64]
 
@@ -110,6 +110,13 @@ class PrecisionSpace:
     like : PrecisionSpace, optional
         One of the same field, at any θ and with any sites.
 
+    Attributes
+    ----------
+    structure : FieldStructure
+        What it has at every θ.
+    fixed : array
+        What rows that θ does not move add to the stored precision.
+
     Raises
     ------
     PriorFailure
@@ -126,10 +133,10 @@ class PrecisionSpace:
             raise PriorFailure(Failure.NON_FINITE)
         self.structure = structure = FieldStructure(stated.maps) if like is None else like.structure
         if like is not None and like._sites.precision is sites.precision:
-            self._fixed: Array = like._fixed
+            self.fixed: Array = like.fixed
         else:
-            self._fixed = fixed_products(structure.pattern, structure.layout.n_stored, numbers, sites.precision)
-        self._field = weigh_field(structure.pattern, self._fixed, numbers, sites.linear, sites.precision)
+            self.fixed = fixed_products(structure.pattern, structure.layout.n_stored, numbers, sites.precision)
+        self._field = weigh_field(structure.pattern, self.fixed, numbers, sites.linear, sites.precision)
         if not math.isfinite(self._field.log_determinant):
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
         self.root = FieldRoot(structure, self._field, normaliser)

@@ -16,9 +16,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import DataError
+from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.interfaces.stated import FieldMaps, StatedField, StatedPrior
 from pymc_rmhmc.model.field.affinity import FieldObservation
-from pymc_rmhmc.model.forms.joint_blocks import Block, Differentiated
+from pymc_rmhmc.model.forms.joint_blocks import Block
 from pymc_rmhmc.model.graph.graphs import shared_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters
 from pymc_rmhmc.model.likelihoods import LikelihoodTerms
@@ -140,32 +141,35 @@ class FieldBlock(Block):
         What moves, and the log density where residuals are 0, as graphs of θ.
     observed : sequence of PredictorTerms
         The likelihoods, in the order of their sites.
+    point : dict
+        Where the shapes of what the functions take besides are found.
     """
 
     is_field = True
 
     def __init__(
         self, model: pm.Model, name: str, values: dict[str, int], theta: Hyperparameters, maps: FieldMaps,
-        numbers: TensorVariable, log_normaliser: TensorVariable, observed: Sequence[PredictorTerms],
+        numbers: TensorVariable, log_normaliser: TensorVariable, observed: Sequence[PredictorTerms], point: Point,
     ) -> None:  # fmt: skip
         self.name, self.value_names, self.sizes = name, tuple(values), tuple(values.values())
         self.maps, self.n_sites = maps, maps.predictors.n_rows
         self.n_residuals = maps.residuals.n_rows + len(maps.dense)
-        self._prior = Differentiated(
-            model, theta.symbol, [numbers, log_normaliser], [numbers, log_normaliser]
-        )
+        bar, symbol = pt.dvector("bar"), theta.symbol
+        along = log_normaliser + (numbers * bar).sum()
+        self._numbers = GraphFunction(model, [symbol], [log_normaliser, numbers], point)
+        self._pullback = GraphFunction(model, [symbol, bar], [gradient_by(along, symbol)], point)
         self._shared = [(each, np.array(each.get_value())) for each in shared_inputs([numbers, log_normaliser])]
         self.shifts_likelihoods = np.zeros(theta.size, bool)
         eta = pt.dvector("eta", shape=(self.n_sites,))
         terms = [each.terms(eta) for each in observed]
         zero = [pt.zeros(()), pt.zeros_like(eta), pt.zeros_like(theta.symbol)]
         self._likelihood = GraphFunction(
-            model, [theta.symbol, eta], [sum((t[i] for t in terms), start=zero[i]) for i in range(3)]
+            model, [symbol, eta], [sum((t[i] for t in terms), start=zero[i]) for i in range(3)], point
         )
-        self._compile_field_information(model, theta, observed)
+        self._compile_field_information(model, theta, observed, point)
 
     def _compile_field_information(
-        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[PredictorTerms]
+        self, model: pm.Model, theta: Hyperparameters, observed: Sequence[PredictorTerms], point: Point
     ) -> None:
         """Compile what moving sites need, where a parameter of a likelihood moves."""
         if not any(each.has_moving_parameters for each in observed):
@@ -174,19 +178,34 @@ class FieldBlock(Block):
         information = 0.5 * sum(each.information(eta[node]) for each in observed for node in range(2))
         gradient = gradient_by((information * bar).sum(), theta.symbol)
         self._informations = (
-            GraphFunction(model, [theta.symbol, eta], [information]),
-            GraphFunction(model, [theta.symbol, eta, bar], [gradient]),
+            GraphFunction(model, [theta.symbol, eta], [information], point),
+            GraphFunction(model, [theta.symbol, eta, bar], [gradient], point),
         )
+
+    @property
+    def functions(self) -> tuple[GraphFunction, ...]:
+        """Everything that is bound to a point."""
+        return self._numbers, self._pullback, self._likelihood, *self._informations
+
+    def forget(self) -> None:
+        """Do nothing: no derivative needs what its value has made."""
+
+    def compiled_functions(self) -> tuple[Bound, ...]:
+        """Return u(θ) with the log normaliser, its derivative, and the likelihood, and what each takes besides.
+
+        Then, where sites follow parameters of likelihoods, their information and its derivative.
+        """
+        return tuple((each.function, each.bound) for each in self.functions)
 
     def prior(self, theta: Array) -> StatedPrior:
         """Return the field at θ."""
-        numbers, log_normaliser = self._prior(theta)
+        log_normaliser, numbers = self._numbers(theta)
         empty = np.zeros(0)
         return StatedPrior(empty, empty, (), None, StatedField(self.maps, numbers, float(log_normaliser)))
 
     def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Array], design_bar: None) -> Array:
         """Return the derivative by θ (d,) of what has these by u(θ), and 1 by the normaliser."""
-        return self._prior.pullback(theta, vector_bars[0], np.ones(()))
+        return self._pullback(theta, vector_bars[0])[0]
 
     def bind(self, point: Point) -> None:
         """See `Block`; raises a DataError where data that rows were read from have changed."""

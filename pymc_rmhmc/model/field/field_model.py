@@ -142,11 +142,12 @@ class ReadField:
             first += observed[-1].size
         normaliser = self._log_normaliser()
         name = " + ".join(str(v.name) for v in choice.latents)
-        block = FieldBlock(model, name, values, theta, self.moving.maps, self.moving.numbers, normaliser, observed)
+        point, moving = plan.graphs.point, self.moving
+        block = FieldBlock(model, name, values, theta, moving.maps, moving.numbers, normaliser, observed, point)
         rest = self._rest()
         total = theta.place(model.logp(vars=rest, sum=False)) if rest else []
         summed = sum((each.sum() for each in total), start=pt.zeros(()))
-        function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)])
+        function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)], point)
         names = [str(v.name) for v in rest]
         return JointModel(theta, [block], function, names, self._of_likelihoods(normaliser), np.empty(0, np.int64))
 

@@ -15,6 +15,7 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
 from pymc_rmhmc.model.forms.joint_blocks import Block, VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
@@ -100,6 +101,10 @@ class JointModel:
             function.bind(point)
         for block in self.blocks:
             block.bind(point)
+
+    def compiled_rest(self) -> Bound:
+        """Return the function that `rest` calls, and what it takes after θ."""
+        return self._rest.function, self._rest.bound
 
     def rest(self, theta: Array) -> tuple[float, Array]:
         """Return the log density of everything but the blocks' priors and likelihoods, and its gradient (d,)."""

@@ -1,0 +1,252 @@
+"""The joint density of a Gaussian field and its hyperparameters in compiled code, and trajectories in it.
+
+It is what `pymc_rmhmc.latent.joint_target` adds up of the same loops, with nothing of Python between steps: of a small
+field that takes longer than they do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
+from pymc_rmhmc.latent.charts.marginal import place_hyperparameters
+from pymc_rmhmc.latent.charts.moving_sites import raised, slope_by_multiples
+from pymc_rmhmc.latent.charts.site import residual_of_sites
+from pymc_rmhmc.latent.field.field_loops import (
+    FieldPattern,
+    WeightedField,
+    drawn,
+    fixed_products,
+    log_evidence_at,
+    multiplied,
+    pull_field,
+    selected,
+    solve_field,
+    variances_of_rows,
+    weigh_field,
+)
+from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.compiled.native import call_for_value_and_slope, call_for_vector, call_likelihood
+
+__all__ = ["FieldChart", "FieldFunctions", "FieldSites", "evaluate_field", "follow_field"]
+
+type Array = NDArray[np.float64]
+# What a compiled function takes after what it is given: all floating-point numbers, and all others.
+type Bound = tuple[Array, NDArray[np.int64]]
+# Whether there is a density: yes, something is not finite, or P has no factor.
+WHOLE, NOT_FINITE, NO_FACTOR = 0, 1, 2
+
+
+class FieldFunctions(NamedTuple):
+    """The addresses of a model's functions, and what each takes after what it is given.
+
+    Of θ: the log normaliser with u, and its derivative; the rest of the log density. Of θ and η: the likelihood. Where
+    sites follow parameters of likelihoods, their information and its derivative; elsewhere 0.
+    """
+
+    numbers: int
+    numbers_bound: Bound
+    pullback: int
+    pullback_bound: Bound
+    rest: int
+    rest_bound: Bound
+    likelihood: int
+    likelihood_bound: Bound
+    information: int
+    information_bound: Bound
+    information_pullback: int
+    information_pullback_bound: Bound
+
+
+class FieldChart(NamedTuple):
+    """θ as a function of ϑ; see `pymc_rmhmc.latent.charts.marginal.MarginalChart`."""
+
+    centre: Array
+    factor: Array
+    location: Array
+    spread: Array
+    skewness: Array
+    tail: Array
+
+
+class FieldSites(NamedTuple):
+    """Sites at θ̂, and what they follow; see `pymc_rmhmc.latent.charts.moving_sites`.
+
+    Attributes
+    ----------
+    linear, precision : (n,) array
+        b and w̄.
+    fixed : array
+        What `fixed_products` returns of them; empty where θ moves w̄.
+    eta : (2, n) array
+        Where the information is taken.
+    information : (n,) or (1,) array
+        Of each site there.
+    theta : (d,) array
+        The centre of the trend.
+    exponents, log_most : (2, d), (2,) array
+        Of the trend; 0 where there is none.
+    """
+
+    linear: Array
+    precision: Array
+    fixed: Array
+    eta: Array
+    information: Array
+    theta: Array
+    exponents: Array
+    log_most: Array
+
+
+class FieldState(NamedTuple):
+    """The density at one (ϑ, z).
+
+    Attributes
+    ----------
+    status : int
+        Whether there is one.
+    log_density, gradient : float, array
+        What a standard normal leaves.
+    theta : (d,) array
+        θ.
+    log_rest, log_normaliser, log_likelihood : float
+        Of the rest, of the prior where residuals are 0, and of the likelihood.
+    eta, slope, values : arrays
+        The sites, the likelihood's slope there, and x in the order of elimination.
+    field : WeightedField
+        At this θ.
+    """
+
+    status: int
+    log_density: float
+    gradient: Array
+    theta: Array
+    log_rest: float
+    log_normaliser: float
+    log_likelihood: float
+    eta: Array
+    slope: Array
+    values: Array
+    field: WeightedField
+
+
+@compiled
+def evaluate_field(
+    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, n_stored: int,
+    position: Array,
+) -> FieldState:  # pragma: no cover - compiled  # fmt: skip
+    """Evaluate the joint density of (ϑ, z)."""
+    d = chart.centre.size
+    standard, noise = position[:d], position[d:]
+    theta, stretch, volume, volume_slope = place_hyperparameters(
+        standard, chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail
+    )
+    prior, given = call_for_value_and_slope(functions.numbers, (theta,), functions.numbers_bound)
+    numbers = given.copy()
+    rest, by_rest = call_for_value_and_slope(functions.rest, (theta,), functions.rest_bound)
+    log_normaliser, log_rest = prior.item(), rest.item()
+    information = sites.information
+    if functions.information:
+        known = call_for_vector(functions.information, (theta, sites.eta), functions.information_bound)
+        information = known[0].copy()
+    moves = sites.fixed.size == 0
+    linear, precision, power, growth_slope = raised(
+        theta, information, sites.information, sites.linear, sites.precision, sites.theta, sites.exponents,
+        sites.log_most,
+    )  # fmt: skip
+    fixed = fixed_products(pattern, n_stored, numbers, precision) if moves else sites.fixed
+    field = weigh_field(pattern, fixed, numbers, linear, precision)
+    n = field.linear.size
+    status = WHOLE
+    if not (math.isfinite(log_normaliser) and math.isfinite(log_rest)):
+        status = NOT_FINITE
+    elif not math.isfinite(field.log_determinant):
+        status = NO_FACTOR
+    if status != WHOLE:
+        nothing = np.zeros(0)
+        return FieldState(
+            status, -math.inf, nothing, theta, log_rest, log_normaliser, 0.0, nothing, nothing, nothing, field
+        )
+    vectors = np.empty((n, 2))
+    vectors[:, 0] = field.linear
+    vectors[:, 1] = field.linear + drawn(pattern, field, np.sqrt(precision), noise)
+    solve_field(pattern, field, vectors)
+    mean, values = np.ascontiguousarray(vectors[:, 0]), np.ascontiguousarray(vectors[:, 1])
+    log_evidence, missed, centre = log_evidence_at(pattern, field, linear, precision, mean)
+    eta = multiplied(pattern.predictors, field.predictor_entries, values) + field.predictor_offset
+    log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)
+    if eta.size:
+        found = call_likelihood(functions.likelihood, theta, eta, functions.likelihood_bound)
+        log_likelihood, slope, by_theta = found[0].item(), found[1].copy(), found[2].copy()
+    at_sites, residual = residual_of_sites(linear, precision, eta, slope)
+    by_numbers, inverse = np.zeros(numbers.size), selected(pattern, field)
+    by_noise, pushed = pull_field(
+        pattern, field, linear, precision, noise, residual, values, mean, eta, missed, centre, inverse, by_numbers
+    )
+    by_prior = call_for_vector(functions.pullback, (theta, by_numbers), functions.pullback_bound)[0]
+    for j in range(d):
+        by_theta[j] += by_rest[j] + by_prior[j]
+    if moves:
+        variance = variances_of_rows(pattern.predictors, field.predictor_entries, inverse)
+        by_logarithms = slope_by_multiples(
+            linear, precision, centre, precision * variance, pushed, noise[noise.size - eta.size :], eta
+        )
+        for row in range(2):
+            total = by_logarithms[row].sum() * growth_slope[row]
+            for j in range(d):
+                by_theta[j] += total * sites.exponents[row, j]
+        if functions.information:
+            bar = np.zeros(power.size)
+            for i in range(eta.size):
+                which = i if power.size > 1 else 0
+                held = power[which] * sites.information[which]
+                if sites.information[which] > 0.0:
+                    bar[which] += (by_logarithms[0, i] + by_logarithms[1, i]) / held
+            by_information = call_for_vector(
+                functions.information_pullback, (theta, sites.eta, bar), functions.information_pullback_bound
+            )[0]
+            for j in range(d):
+                by_theta[j] += by_information[j]
+    total = log_rest + log_normaliser + log_evidence + log_likelihood - at_sites + volume
+    gradient, square = np.empty(position.size), 0.0
+    for j in range(d):
+        gradient[j] = standard[j]
+        total += 0.5 * standard[j] ** 2
+        for k in range(j, d):
+            gradient[j] += chart.factor[k, j] * (stretch[k] * by_theta[k] + volume_slope[k])
+    gradient[d:] = by_noise
+    for i in range(gradient.size):
+        square += gradient[i] ** 2
+    if not (math.isfinite(total) and math.isfinite(square)):
+        status = NOT_FINITE
+    return FieldState(
+        status, total, gradient, theta, log_rest, log_normaliser, log_likelihood, eta, slope, values, field
+    )
+
+
+@compiled
+def follow_field(
+    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, n_stored: int,
+    position: Array, momentum: Array, gradient: Array, n_steps: int, step_size: float,
+) -> tuple[int, Array, Array, FieldState]:  # pragma: no cover - compiled  # fmt: skip
+    """Make so many steps of half a kick, a rotation and half a kick; stop after one where there is no density.
+
+    Return how many were made, position and momentum, and the density there.
+    """
+    position, momentum = position.copy(), momentum.copy()
+    kick(momentum, gradient, 0.5 * step_size)
+    rotate(position, momentum, step_size)
+    state = evaluate_field(pattern, functions, chart, sites, n_stored, position)
+    for step in range(1, n_steps):
+        if state.status != WHOLE:
+            return step, position, momentum, state
+        kick(momentum, state.gradient, step_size)
+        rotate(position, momentum, step_size)
+        state = evaluate_field(pattern, functions, chart, sites, n_stored, position)
+    if state.status == WHOLE:
+        kick(momentum, state.gradient, 0.5 * step_size)
+    return n_steps, position, momentum, state

@@ -1,0 +1,176 @@
+"""The joint target of one Gaussian field, which makes the steps of a trajectory at once where its functions allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_rmhmc.errors import Failure
+from pymc_rmhmc.interfaces.joint_density import Bound, JointBlock, JointDensity
+from pymc_rmhmc.latent.charts.marginal import MarginalChart
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites
+from pymc_rmhmc.latent.conditional import LatentPlacement
+from pymc_rmhmc.latent.field.field_path import (
+    FieldChart,
+    FieldFunctions,
+    FieldSites,
+    FieldState,
+    evaluate_field,
+    follow_field,
+)
+from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
+from pymc_rmhmc.latent.latent_blocks import Sites
+from pymc_rmhmc.latent.solvers.precision import FieldRoot, PrecisionSpace
+from pymc_rmhmc.linalg.compiled.native import (
+    call_for_value_and_slope,
+    call_for_vector,
+    native_function,
+    native_likelihood,
+)
+
+__all__ = ["FieldTarget"]
+
+type Array = NDArray[np.float64]
+# What PyTensor's compiled functions raise where a matrix has no factor, or an operation no value.
+RAISED = (ArithmeticError, ValueError)
+FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE)
+NOTHING: tuple[Array, NDArray[np.int64]] = (np.zeros(0), np.zeros(0, np.int64))
+
+
+class FieldModel(JointDensity, Protocol):
+    """A density whose only block is a field."""
+
+    def compiled_rest(self) -> Bound:
+        """Return the function that `rest` calls, and what it takes after θ."""
+
+
+class FieldFunctionsOf(JointBlock, Protocol):
+    """A field, with its functions for compiled code."""
+
+    def compiled_functions(self) -> tuple[Bound, ...]:
+        """Return u(θ) with the log normaliser, its derivative, the likelihood, and what moves its sites."""
+
+
+class FieldTarget(JointTarget):
+    """`JointTarget` of one Gaussian field.
+
+    Parameters
+    ----------
+    density : FieldModel
+        The model.
+    sites : sequence of GaussianSites or MovingSites
+        Of the only block.
+    chart : MarginalChart
+        For θ.
+    """
+
+    def __init__(self, density: FieldModel, sites: Sequence[Sites], chart: MarginalChart) -> None:
+        super().__init__(density, sites, chart)
+        self._compiled: tuple[Any, ...] | None = None
+        self._is_looked_for = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An address is of this process alone.
+        return super().__getstate__() | {"_compiled": None, "_is_looked_for": False}
+
+    def at(self, position: Array) -> JointPoint:
+        """Evaluate the log density and its gradient; a failure is a value."""
+        arguments = self._arguments()
+        if arguments is None or not np.isfinite(self.chart.place(position[: self.n_theta]).theta).all():
+            return super().at(position)
+        try:
+            state = evaluate_field(*arguments, position)
+        except RAISED:
+            return super().at(position)
+        return self._point(position, FieldState(*state))
+
+    def advance(
+        self, point: JointPoint, momentum: Array, n_steps: int, step_size: float
+    ) -> tuple[int, tuple[JointPoint, Array] | None, Failure]:
+        """Make so many steps: return how many were made, and the point and momentum at the end, or None and why."""
+        arguments = self._arguments()
+        assert arguments is not None
+        try:
+            made, position, momentum, state = follow_field(
+                *arguments, point.position, momentum, point.gradient, n_steps, step_size
+            )
+        except RAISED:
+            return 1, None, Failure.NOT_POSITIVE_DEFINITE
+        end = self._point(position, FieldState(*state))
+        return (made, None, end.failure) if end.failure else (made, (end, momentum), Failure.NONE)
+
+    @property
+    def advances(self) -> bool:
+        """Whether `advance` can be asked for."""
+        return self._arguments() is not None
+
+    def _point(self, position: Array, state: FieldState) -> JointPoint:
+        """Return what compiled code found as a point."""
+        failure = FAILURES[state.status]
+        point = JointPoint(position, state.theta, failure=failure)
+        if failure is Failure.NOT_POSITIVE_DEFINITE:
+            self.refused = state.theta
+        if failure:
+            return point
+        root = FieldRoot(self._structure, state.field, state.log_normaliser)
+        noise = position[self.n_theta :]
+        point.eta, point.slope = [state.eta], [state.slope]
+        point.placed = [LatentPlacement(state.eta, noise, state.values, root, None, state.values)]
+        point.log_given = state.log_rest + state.log_likelihood
+        point.log_density, point.gradient = state.log_density, state.gradient
+        return point
+
+    def _arguments(self) -> tuple[Any, ...] | None:
+        """Return what compiled code takes besides the position; None where a function is not compiled."""
+        if not self._is_looked_for:
+            self._compiled, self._is_looked_for = self._find(), True
+        return self._compiled
+
+    def _find(self) -> tuple[Any, ...] | None:
+        theta = self.chart.place(np.zeros(self.n_theta)).theta
+        held, block = self.sites[0], self.density.blocks[0]
+        functions = self._functions(theta)
+        if functions is None:
+            return None
+        space = cast("PrecisionSpace", self.conditional(0, theta, held.sites, derivative=False))
+        self._structure = space.structure
+        chart = self.chart
+        charted = FieldChart(chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail)
+        empty, d = np.zeros(0), self.n_theta
+        eta, information, trend = np.zeros((2, 0)), np.ones(1), held.trend
+        if held.moves:
+            moving = cast("MovingSites", held)
+            information = moving.information
+            eta = moving.eta if block.has_moving_sites else eta
+        centre, exponents, log_most = np.zeros(d), np.zeros((2, d)), np.zeros(2)
+        if trend is not None:
+            centre, exponents, log_most = trend.centre, trend.exponents, trend.log_most
+        sites = FieldSites(
+            held.sites.linear, held.sites.precision, empty if held.moves else space.fixed, eta, information, centre,
+            exponents, log_most,
+        )  # fmt: skip
+        return space.structure.pattern, functions, charted, sites, space.structure.layout.n_stored
+
+    def _functions(self, theta: Array) -> FieldFunctions | None:
+        """Return the addresses of the model's functions; None if Numba has not compiled one."""
+        density, block = cast("FieldModel", self.density), cast("FieldFunctionsOf", self.density.blocks[0])
+        numbers, pullback, likelihood, *informations = block.compiled_functions()
+        made = [native_function(numbers[0], (theta,), numbers[1], call_for_value_and_slope)]
+        bar = np.zeros(np.size(numbers[0](theta, *numbers[1])[1]))
+        made.append(native_function(pullback[0], (theta, bar), pullback[1], call_for_vector))
+        rest = density.compiled_rest()
+        made.append(native_function(rest[0], (theta,), rest[1], call_for_value_and_slope))
+        found = native_likelihood(likelihood[0], theta, np.zeros(block.n_sites), likelihood[1])
+        if found is None:
+            return None
+        eta = np.zeros((2, block.n_sites))
+        for (function, bound), given in zip(informations, ((theta, eta), (theta, eta, np.zeros(block.n_sites))), strict=False):
+            made.append(native_function(function, given, bound, call_for_vector))
+        if any(each is None for each in made):
+            return None
+        first, second, third, *others = [part for each in made if each is not None for part in (tuple(each),)]
+        none = (0, NOTHING)
+        return FieldFunctions(*first, *second, *third, found.address, found.rest, *(*others, none, none)[0], *(*others, none, none)[1])
