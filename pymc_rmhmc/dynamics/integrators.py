@@ -110,11 +110,8 @@ class Rotating[State](Protocol):
     def failure(self, state: State) -> Failure:
         """Return why the state cannot be used."""
 
-    def advances_from(self, state: State) -> bool:
-        """Return whether it makes the steps of a trajectory from here by itself, for `advance`."""
-
-    def advance(self, state: State, n_steps: int, step_size: float) -> tuple[int, State | None, Failure]:
-        """Make steps: return how many were made, and the end, or None and why."""
+    def advance(self, state: State, n_steps: int, step_size: float) -> tuple[int, State | None, Failure] | None:
+        """Make steps, if it makes them by itself from here: how many were made, and the end, or None and why."""
 
 
 class RotationSplitting(IntegratorBase):
@@ -143,11 +140,11 @@ class RotationSplitting(IntegratorBase):
         self, hamiltonian: Rotating[State], state: State, n_steps: int, step_size: float
     ) -> Iterator[Step[State]]:
         """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
-        if not hamiltonian.advances_from(state):
+        made = hamiltonian.advance(state, n_steps, step_size)
+        if made is None:
             yield from super().path(hamiltonian, state, n_steps, step_size)
-            return
-        n_steps, end, failure = hamiltonian.advance(state, n_steps, step_size)
-        yield Step(end, failure, n_metric_evals=n_steps, n_steps=n_steps)
+        else:
+            yield Step(made[1], made[2], n_metric_evals=made[0], n_steps=made[0])
 
 
 class _ImplicitIntegrator(IntegratorBase):
@@ -458,7 +455,7 @@ class SurrogateFlow(IntegratorBase):
         self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], step_size: float
     ) -> Step[GaussianState[P]]:
         """Advance by `step_size`, however long."""
-        end = hamiltonian.moved(*self.surrogate.advance(state.position, state.momentum, step_size))
+        end = hamiltonian.moved(*self.surrogate.advance(state.point.position, state.momentum, step_size))
         failure = hamiltonian.failure(end)
         return Step(None if failure else end, failure, n_metric_evals=1)
 

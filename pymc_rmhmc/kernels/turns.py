@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +110,11 @@ class TurnState:
         return np.concatenate((self.point.held.standard, self.noise))
 
     @property
+    def coordinates(self) -> tuple[Array, Array]:
+        """Z, and ``T z``: what a trajectory of z begins at."""
+        return self.noise, self.point.displacement
+
+    @property
     def joint_point(self) -> JointPoint:
         """The joint target here."""
         return self.point.held.joint(self.noise, self.point)
@@ -134,9 +140,11 @@ class LatentMove:
     def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move z."""
         held = state.point.held
-        hamiltonian = SpannedHamiltonian(held)
-        phase = hamiltonian.stand(state.noise, state.point.displacement, state.point)
-        outcome: Outcome = self.length.move(hamiltonian, SPLITTING, phase, self.step_size_at(state), rng)
+        hamiltonian: Any = SpannedHamiltonian(held)  # whose states are others
+        n_steps, size = self.length.draw(self.step_size_at(state), rng)
+        outcome: Outcome = transition(
+            hamiltonian, SPLITTING, state, n_steps, size, rng, finer=self.length.finer(n_steps)
+        )
         if outcome.accepted:
             state = TurnState(held.noise_at(outcome.state), outcome.state.point)
         outcome.state, outcome.kind = state, LATENTS
@@ -167,7 +175,9 @@ class HyperparameterMove:
         """Move ϑ."""
         along = ThetaGivenNoise(self.target, state.noise)
         phase = GaussianState(along.of(state.point), np.empty(0))
-        outcome: Outcome = SurrogateHMC(GaussianHamiltonian(along), self.flow, self.length).step(phase, rng)
+        _, length = self.length.draw(math.inf, rng)
+        outcome: Outcome = transition(GaussianHamiltonian(along), self.flow, phase, 1, length, rng)
+        without_divergence(outcome)
         if outcome.accepted:
             state = TurnState(state.noise, outcome.state.point.point)
         outcome.state, outcome.kind = state, HYPERPARAMETERS

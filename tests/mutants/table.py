@@ -15,7 +15,7 @@ DYNAMICS = [
         "momentum-not-refreshed",
         "one direction of the latent values keeps its momentum for ever: a chain of another law",
         "GaussianHamiltonian.refresh",
-        "return GaussianState(state.point, rng.standard_normal(state.position.size))",
+        "return GaussianState(state.point, rng.standard_normal(state.point.position.size))",
         "drawn = rng.standard_normal(state.position.size)\n"
         "        drawn[-1] = state.momentum[-1]\n"
         "        return GaussianState(state.point, drawn)",

@@ -112,7 +112,7 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
 
     def refresh(self, state: GaussianState[P], rng: np.random.Generator) -> GaussianState[P]:
         """Draw ``p ~ N(0, I)``."""
-        return GaussianState(state.point, rng.standard_normal(state.position.size))
+        return GaussianState(state.point, rng.standard_normal(state.point.position.size))
 
     def kick[D: DensityPoint](self: GaussianHamiltonian[D], state: GaussianState[D], time: float) -> GaussianState[D]:
         """Follow the flow of -φ for a time: ``p += time ∇φ(z)``."""
@@ -126,21 +126,18 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
         """Return the state of a position and momentum to which some flow has led."""
         return GaussianState(self.residual.at(position), momentum)
 
-    def advances_from(self, state: GaussianState[P]) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
-        return self._advance is not None
-
     def advance(
         self, state: GaussianState[P], n_steps: int, step_size: float
-    ) -> tuple[int, GaussianState[P] | None, Failure]:
-        """Let the density make the steps: return how many it made, and the end, or None and why."""
-        assert self._advance is not None
+    ) -> tuple[int, GaussianState[P] | None, Failure] | None:
+        """Let the density make the steps: return how many it made, and the end, or None and why. None if it cannot."""
+        if self._advance is None:
+            return None
         n_steps, end, failure = self._advance(state.point, state.momentum, n_steps, step_size)
         return n_steps, None if end is None else GaussianState(*end), failure
 
     def energy(self, state: GaussianState[P]) -> float:
         """Return H, up to a constant."""
-        z, p = state.position, state.momentum
+        z, p = state.point.position, state.momentum
         return 0.5 * (dot(z, z) + dot(p, p)) - state.point.log_density
 
 
@@ -234,7 +231,7 @@ class SpannedState:
     @property
     def displacement(self) -> Array:
         """``a = Φ z``, (n,)."""
-        return self.origin.displacement if self.along is None else self.moved[self.n_sites :]
+        return self.origin.displacement if self.along is None else self.along[0][self.origin.displacement.size :]
 
     @property
     def n_sites(self) -> int:
@@ -250,6 +247,18 @@ class SpannedState:
     def coordinates(self) -> Pair:
         """What `SpannedHamiltonian.state` needs to stand here again to the last bit: z and a."""
         return self.position, self.displacement
+
+
+class Standing(Protocol):
+    """Where a trajectory can begin: a `SpannedState`, or whatever else knows z, ``Φ z`` and ψ there."""
+
+    @property
+    def coordinates(self) -> Pair:
+        """Z and ``Φ z``."""
+
+    @property
+    def point(self) -> SitePoint:
+        """ψ there."""
 
 
 class SpannedHamiltonian(_FlatMetric):
@@ -274,15 +283,11 @@ class SpannedHamiltonian(_FlatMetric):
     def state(self, position: Array, displacement: Array | None = None) -> SpannedState:
         """Evaluate ψ at z (k,), whose ``Φ z`` (n,) may be known; the momentum is zero until `refresh`."""
         displacement = self.residual.apply(position) if displacement is None else displacement
-        return self.stand(position, displacement, self.residual.at_sites(displacement))
-
-    def stand(self, position: Array, displacement: Array, point: SitePoint) -> SpannedState:
-        """Make the state at a position whose ``Φ z``, and ψ there, are known; the momentum is zero until `refresh`."""
         momentum, drive = np.zeros(position.size), np.zeros(displacement.size)
         origin = Origin(position, momentum, displacement, drive, 0.5 * dot(position, position))
-        return SpannedState(self.residual, origin, point, gained=0.0)
+        return SpannedState(self.residual, origin, self.residual.at_sites(displacement), gained=0.0)
 
-    def refresh(self, state: SpannedState, rng: np.random.Generator) -> SpannedState:
+    def refresh(self, state: Standing, rng: np.random.Generator) -> SpannedState:
         """Draw ``p ~ N(0, I)``, and measure from here."""
         position, displacement = state.coordinates
         momentum = rng.standard_normal(position.size)
@@ -301,12 +306,12 @@ class SpannedHamiltonian(_FlatMetric):
         point = self.residual.at_sites(moved[state.n_sites :])
         return SpannedState(self.residual, state.origin, point, state.angle + time, (moved, driven))
 
-    def advances_from(self, state: SpannedState) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
-        return state.along is None and self.residual.advances
-
-    def advance(self, state: SpannedState, n_steps: int, step_size: float) -> tuple[int, SpannedState | None, Failure]:
-        """Let the density make steps from the origin: return how many, and the end; None where ψ is no number."""
+    def advance(
+        self, state: SpannedState, n_steps: int, step_size: float
+    ) -> tuple[int, SpannedState | None, Failure] | None:
+        """Let the density make steps, which it can from the origin alone: how many, and the end if ψ is a number."""
+        if state.along is not None or not self.residual.advances:
+            return None
         found = self.residual.advance(state.origin, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
@@ -407,12 +412,10 @@ class SiteHamiltonian(_FlatMetric):
         displacement, drive = blas.drot(state.displacement, state.drive, math.cos(time), math.sin(time))
         return self._stand(displacement, drive, self.residual.at_sites(displacement))
 
-    def advances_from(self, state: SiteState) -> bool:
-        """Return whether the density makes the steps of a trajectory from here by itself, for `advance`."""
-        return self.residual.advances
-
-    def advance(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure]:
-        """Let the density make the steps: return how many it made, and the end; None where ψ is no number."""
+    def advance(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure] | None:
+        """Let the density make the steps, if it can: how many it made, and the end if ψ is a number."""
+        if not self.residual.advances:
+            return None
         found = self.residual.advance(state, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
