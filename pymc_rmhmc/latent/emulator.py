@@ -80,16 +80,18 @@ def _follow(
     position: Array, momentum: Array, time: float, n_steps: int, points: Array, weights: Array, lengthscale: float,
     linear: Array, quadratic: Array, floor: float, power: float,
     reach: float,
-) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
-    """Half a kick, a rotation, half a kick, so many times."""
-    step, position, momentum = time / n_steps, position.copy(), momentum.copy()
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """Half a kick, a rotation, half a kick, so many times; by rows, position and momentum."""
+    step, moved = time / n_steps, np.empty((2, position.size))
+    moved[0], moved[1] = position, momentum
+    position, momentum = moved[0], moved[1]
     slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
     for _ in range(n_steps):
         kick(momentum, slope, 0.5 * step)
         rotate(position, momentum, step)
         slope = _value_and_slope(position, points, weights, lengthscale, linear, quadratic, floor, power, reach)[1]
         kick(momentum, slope, 0.5 * step)
-    return position, momentum
+    return moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class JointTarget:
     @staticmethod
     def model_log_density(point: JointPoint) -> float:
         """``log p(θ, x, y)`` of θ on its unconstrained scale and the model's latent variables x."""
-        return point.log_given + sum(placed.log_prior for placed in point.placed)
+        return point.log_given + sum([placed.log_prior for placed in point.placed])
 
 
 def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, by_logarithms: Array) -> Array:

@@ -22,14 +22,14 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
-from pymc_rmhmc.latent.rotation import CompiledSites
+from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites
 
 __all__ = ["LatentsGivenTheta", "LatentsPoint"]
 
 type Array = NDArray[np.float64]
 
 
-@dataclass
+@dataclass(slots=True)
 class LatentsPoint:
     """The sites of one z, where ϑ is held.
 
@@ -99,6 +99,8 @@ class LatentsGivenTheta:
         leaves.
     centre : (n,) array
         The sites of all blocks where z is 0.
+    apply, adjoint, gram : callable
+        ``T z`` of a z, ``Tᵀ v`` and ``T Tᵀ v`` of a v (n,), as `Conditional` has them.
 
     Raises
     ------
@@ -114,11 +116,12 @@ class LatentsGivenTheta:
         self._log_rest, _ = target.rest(self.theta)
         self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         self.conditionals = [conditional for _, _, conditional in self._blocks]
-        self._latents = self.conditionals[0] if len(self._blocks) == 1 else Together(self.conditionals)
+        latents = self.conditionals[0] if len(self._blocks) == 1 else Together(self.conditionals)
+        self.apply, self.adjoint, self.gram = latents.apply, latents.adjoint, latents.gram
         self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
         for conditional in self.conditionals:
             self.log_marginal += conditional.log_evidence
-        self.centre = self._latents.centre
+        self.centre = latents.centre
         self._compiled = self._compile(target)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,7 +134,9 @@ class LatentsGivenTheta:
         if others or conditional.weighted is None:
             return None
         native = target.native(self.theta, self.centre)
-        return None if native is None else CompiledSites(native, self.theta, sites, self.centre)
+        if native is None:
+            return None
+        return native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision
 
     def _block(
         self, target: JointTarget, which: int, like: LatentsGivenTheta | None
@@ -173,9 +178,10 @@ class LatentsGivenTheta:
         (conditional,) = self.conditionals
         assert self._compiled is not None
         assert conditional.weighted is not None
-        n_steps, finite, moved, driven, gained, eta, log_likelihood, log_density, slope, force = self._compiled.advance(
-            conditional.weighted, origin, point.force, n_steps, step_size
-        )
+        n_steps, finite, (moved, driven, force), gained, eta, log_likelihood, log_density, slope = advance_rotation(
+            *self._compiled, self.centre, conditional.weighted, origin.displacement, origin.drive, point.force, n_steps,
+            step_size,
+        )  # fmt: skip
         failure = Failure.NONE if finite else Failure.NON_FINITE
         end = LatentsPoint(self, log_density, log_likelihood, force[: self.centre.size], [eta], [slope], failure)
         end.known_force = force if finite else None
@@ -194,7 +200,7 @@ class LatentsGivenTheta:
     def at(self, placed: list[Array]) -> LatentsPoint:
         """Evaluate at the sites (k,) of every block."""
         if self._compiled is not None:
-            log_likelihood, log_density, finite, slope, residual = self._compiled.evaluate(placed[0])
+            log_likelihood, log_density, finite, slope, residual = evaluate_sites(*self._compiled, placed[0])
             failure = Failure.NONE if finite else Failure.NON_FINITE
             return LatentsPoint(self, log_density, log_likelihood, residual, placed, [slope], failure)
         point, residuals = LatentsPoint(self, eta=placed), []
@@ -208,18 +214,6 @@ class LatentsGivenTheta:
         point.residual = joined(residuals)
         point.failure = failure_of(point.log_density, point.residual)
         return point
-
-    def apply(self, noise: Array) -> Array:
-        """``T z``, (n,)."""
-        return self._latents.apply(noise)
-
-    def adjoint(self, sites: Array) -> Array:
-        """``Tᵀ v`` for a v (n,)."""
-        return self._latents.adjoint(sites)
-
-    def gram(self, sites: Array) -> Array:
-        """``T Tᵀ v``, (n,)."""
-        return self._latents.gram(sites)
 
     def place(self, noise: Array) -> list[Placement]:
         """Where z is placed in every block."""

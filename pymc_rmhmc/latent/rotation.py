@@ -8,7 +8,6 @@ nothing of Python between its steps: at a hundred sites that takes longer than t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,19 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Placed, kick, rotate
-from pymc_rmhmc.latent.charts.site import GaussianSites, residual_of_sites
+from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
+from pymc_rmhmc.latent.charts.site import residual_of_sites
 from pymc_rmhmc.latent.solvers.dual import gram
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, call_likelihood
+from pymc_rmhmc.linalg.compiled.native import call_likelihood
 from pymc_rmhmc.linalg.products import multiply_in_streams, multiply_symmetric
 
-__all__ = ["CompiledSites", "gram_product"]
+__all__ = ["CompiledSites", "advance_rotation", "evaluate_sites", "gram_product"]
 
 type Array = NDArray[np.float64]
+# A likelihood less Gaussian sites, as compiled code has it: a `NativeLikelihood`'s address, what it reads besides, its
+# rest and its shift; then the b and the w̄ of what is taken off.
+type CompiledSites = tuple[int, Array | None, tuple[Array, ...], Array | None, Array, Array]
 
 
 def gram_product(spread: Any, vector: Array) -> Array:
@@ -83,7 +85,7 @@ def advance_rotation(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
     centre: Array, spread: tuple[Array, ...], displacement: Array, drive: Array, force: Array, n_steps: int,
     step_size: float,
-) -> tuple[int, bool, Array, Array, float, Array, float, float, Array, Array]:  # pragma: no cover  # fmt: skip
+) -> tuple[int, bool, Array, float, Array, float, float, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, then so many rotations with kicks between them, and half a kick.
 
     Parameters
@@ -107,18 +109,20 @@ def advance_rotation(
     -------
     int, bool
         Steps that were made, and whether ψ and its slope are numbers after the last.
-    two arrays and a float
-        moved, driven and gained there, as in `pymc_rmhmc.dynamics.hamiltonian.Advanced`; of the force's size.
+    an array and a float
+        By rows moved, driven and the force there, and gained: see `pymc_rmhmc.dynamics.hamiltonian.Advanced`.
     arrays and floats
-        η, ``Σ ℓ``, ψ, ``∂ℓ/∂η`` and the force.
+        η, ``Σ ℓ``, ψ and ``∂ℓ/∂η``.
     """
     # Loops where an expression of arrays would do: it takes the compiler longer, a fraction of a second each.
-    n, force = centre.size, force.copy()
+    n, made = centre.size, np.zeros((3, force.size))
     # Where a and b stand: after what says how far z and p are from a rotation, where that is followed too.
     first = force.size - n
-    moved, driven = np.zeros(force.size), np.zeros(force.size)
+    moved, driven = made[0], made[1]
     for i in range(n):
         moved[first + i], driven[first + i] = displacement[i], drive[i]
+    made[2] = force
+    force = made[2]
     kick(driven, force, 0.5 * step_size)
     eta, log_likelihood, log_density, slope = centre, 0.0, 0.0, centre
     for done in range(1, n_steps + 1):
@@ -132,48 +136,10 @@ def advance_rotation(
         for i in range(first):
             force[i] = residual[i]
         if not finite:
-            return done, False, moved, driven, 0.0, eta, log_likelihood, log_density, slope, force
+            return done, False, made, 0.0, eta, log_likelihood, log_density, slope
         spanned = gram_product(spread, residual)
         for i in range(n):
             force[first + i] = spanned[i]
         kick(driven, force, step_size if done < n_steps else 0.5 * step_size)
     gained = _gained(moved, driven, displacement, drive, n_steps * step_size)
-    return n_steps, True, moved, driven, gained, eta, log_likelihood, log_density, slope, force
-
-
-@dataclass(slots=True)
-class CompiledSites:
-    """A likelihood less Gaussian sites, of sites ``centre + T z``, as compiled code has it.
-
-    Attributes
-    ----------
-    native : NativeLikelihood
-        The likelihood.
-    theta : (d,) array or None
-        What it reads besides.
-    sites : GaussianSites
-        What is taken off.
-    centre : (n,) array
-        The sites where z is 0.
-    """
-
-    native: NativeLikelihood
-    theta: Array | None
-    sites: GaussianSites
-    centre: Array
-
-    def evaluate(self, eta: Array) -> tuple[float, float, bool, Array, Array]:
-        """`evaluate_sites`, at η (n,)."""
-        native, sites = self.native, self.sites
-        found: tuple[float, float, bool, Array, Array] = evaluate_sites(
-            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, eta
-        )
-        return found
-
-    def advance(self, spread: tuple[Any, ...], origin: Placed, force: Array, n_steps: int, step_size: float) -> Any:
-        """`advance_rotation` from where a trajectory begins and the force is known; of the map for `gram_product`."""
-        native, sites = self.native, self.sites
-        return advance_rotation(
-            native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision, self.centre,
-            spread, origin.displacement, origin.drive, force, n_steps, step_size,
-        )  # fmt: skip
+    return n_steps, True, made, gained, eta, log_likelihood, log_density, slope

@@ -19,7 +19,7 @@ from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed
 from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
 from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
 from pymc_rmhmc.latent.prior import Predictor
-from pymc_rmhmc.latent.rotation import CompiledSites
+from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites
 from pymc_rmhmc.linalg.cholesky import solve_lower, solve_pair_in_place
 from pymc_rmhmc.linalg.compiled.native import native_likelihood
 from pymc_rmhmc.linalg.products import LARGE, multiply_in_streams, multiply_symmetric
@@ -166,7 +166,8 @@ class LatentTarget:
         native = native_likelihood(function, None, predictor.offset, rest, shift)
         if native is None:
             return None
-        return CompiledSites(native, None, self.residual_sites.scaled(-1.0), predictor.offset)
+        sites = self.residual_sites.scaled(-1.0)
+        return native.address, None, native.rest, native.shift, sites.linear, sites.precision
 
     @property
     def advances(self) -> bool:
@@ -182,9 +183,10 @@ class LatentTarget:
     ) -> Advanced:
         """`advance` with what multiplies the slope in place of ``ΦΦᵀ``."""
         assert self._compiled is not None
-        n_steps, finite, moved, driven, gained, eta, log_likelihood, value, _, force = self._compiled.advance(
-            spread, origin, point.force, n_steps, step_size
-        )
+        n_steps, finite, (moved, driven, force), gained, eta, log_likelihood, value, _ = advance_rotation(
+            *self._compiled, self.chart.predictor.offset, spread, origin.displacement, origin.drive, point.force,
+            n_steps, step_size,
+        )  # fmt: skip
         return Advanced(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -203,7 +205,7 @@ class LatentTarget:
         """``Σ ℓ``, φ and ``∂φ/∂η``, where a trajectory can be followed as it has them, to the last bit."""
         if self._compiled is None:
             return self._evaluate(eta)
-        log_likelihood, value, _, _, slope = self._compiled.evaluate(eta)
+        log_likelihood, value, _, _, slope = evaluate_sites(*self._compiled, eta)
         return log_likelihood, value, slope
 
     def residual_rows(self, eta: Array) -> tuple[Array, Array]:

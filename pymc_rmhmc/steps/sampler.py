@@ -210,13 +210,13 @@ class Sampler(CheckedStep):
             point, predicted = self._predicted(point)
         statistics = block_statistics(outcomes)
         rest = self._rest_log_density(point)
-        statistics["model_logp"] = sum(s.log_density for s in self._samplers) + rest + predicted
-        statistics["log_weight"] = sum(s.log_weight for s in self._samplers) + rest
+        statistics["model_logp"] = sum([s.log_density for s in self._samplers]) + rest + predicted
+        statistics["log_weight"] = sum([s.log_weight for s in self._samplers]) + rest
         sizes = [s.current_step_size(tuning=self.tune) for s in self._samplers] if self.has_step_size else [math.nan]
         statistics["step_size"] = min(sizes)
         # A step size that was given has no average, and `summarize_failures` knows it by that.
         is_given = self._plan.step_size is not None
-        statistics["step_size_bar"] = math.nan if is_given else min(s.average_step_size() for s in self._samplers)
+        statistics["step_size_bar"] = math.nan if is_given else min([s.average_step_size() for s in self._samplers])
         statistics.update(self._count(Failure(statistics["failure"])))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started

@@ -30,10 +30,11 @@ type Array = NDArray[np.float64]
 @compiled
 def place_hyperparameters(
     standard: Array, centre: Array, factor: Array, location: Array, spread: Array, skewness: Array, tail: Array
-) -> tuple[Array, Array, float, Array]:  # pragma: no cover - compiled
-    """θ, ``∂θ_j/∂y_j``, ``Σ log ∂θ_j/∂y_j`` and its derivative by y: a dozen calls of NumPy."""
+) -> tuple[Array, float]:  # pragma: no cover - compiled
+    """By rows θ, ``∂θ_j/∂y_j`` and the derivative by y of ``Σ log ∂θ_j/∂y_j``, and that: a dozen calls of NumPy."""
     d = standard.size
-    theta, slope, log_slope, log_volume = np.empty(d), np.empty(d), np.empty(d), 0.0
+    placed, log_volume = np.empty((3, d)), 0.0
+    theta, slope, log_slope = placed[0], placed[1], placed[2]
     for j in range(d):
         y = centre[j]
         for k in range(j + 1):
@@ -44,7 +45,7 @@ def place_hyperparameters(
         slope[j] = spread[j] * np.cosh(angle) / stretch
         log_volume += np.log(np.cosh(angle) / stretch)
         log_slope[j] = np.tanh(angle) / stretch - y / square
-    return theta, slope, log_volume, log_slope
+    return placed, log_volume
 
 
 def sinh_arcsinh_inverse(x: Array, skewness: Array, tail: Array) -> Array:
@@ -105,7 +106,8 @@ class MarginalChart:
     def place(self, standard: Array) -> PlacedHyperparameters:
         """θ of ϑ."""
         shape = self.location, self.spread, self.skewness, self.tail
-        return PlacedHyperparameters(*place_hyperparameters(standard, self.centre, self.factor, *shape))
+        (theta, slope, log_slope), log_volume = place_hyperparameters(standard, self.centre, self.factor, *shape)
+        return PlacedHyperparameters(theta, slope, log_volume, log_slope)
 
     def pullback(self, placed: PlacedHyperparameters, theta_bar: Array) -> Array:
         """The gradient by ϑ of a function of θ plus the log volume, given the function's gradient by θ."""

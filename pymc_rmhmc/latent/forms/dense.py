@@ -40,7 +40,12 @@ class DenseOperator(Operator):
     """
 
     def __init__(self, stated: StatedDense, like: DenseOperator | None = None) -> None:
-        self.factor: Array = _factor_of(stated) if like is None else like.factor
+        if like is not None:
+            self.factor: Array = like.factor
+        elif stated.covariance is not None:
+            self.factor = factor_or_fail(stated.covariance)
+        else:
+            self.factor = _factor_of(stated.factor)
         self.size, self.moves = self.factor.shape[0], stated.moves
         self._centred, self._multiplier = stated.is_centred, stated.multiplier
         self.location = stated.location if stated.is_centred else 0.0
@@ -95,12 +100,10 @@ class DenseOperator(Operator):
         return cholesky_adjoint_of_product(self.factor, drawn_bar, noise)
 
 
-def _factor_of(stated: StatedDense) -> Array:
-    """Return the lower factor of what is read, or raise the failure to count."""
-    if stated.factor is None:
-        assert stated.covariance is not None
-        return factor_or_fail(stated.covariance)
-    factor = np.asfortranarray(np.tril(stated.factor), dtype=np.float64)
+def _factor_of(given: Array | None) -> Array:
+    """Return a factor that a model gives as it is read, or raise the failure to count."""
+    assert given is not None
+    factor = np.asfortranarray(np.tril(given), dtype=np.float64)
     if not np.isfinite(factor).all():
         raise PriorFailure(Failure.NON_FINITE)
     if not (factor.diagonal() > 0.0).all():

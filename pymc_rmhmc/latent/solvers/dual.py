@@ -159,7 +159,9 @@ def weigh(
 def place(
     covariance: Array, inner: Array, roots: Array, mean: Array, slope: Array, precision: Array, drawn: Array,
     site_noise: Array,
-) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
-    """In the dual, and itself, what a draw of the prior about its mean and of the sites' noise is mapped to."""
-    pulled = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * site_noise)
-    return pulled, mean + drawn + multiply_symmetric(covariance, pulled)
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """By rows, in the dual and itself, what a draw of the prior about its mean and of the sites' noise is mapped to."""
+    placed = np.empty((2, mean.size))
+    placed[0] = dual(covariance, inner, roots, slope - precision * drawn + roots[0] * site_noise)
+    placed[1] = mean + drawn + multiply_symmetric(covariance, placed[0])
+    return placed

@@ -84,13 +84,13 @@ class Term(NamedTuple):
         return np.asarray(through.T + np.outer(spread, self.operator.draw(noise)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SitePlacement(Placement):
     """Where a noise is placed, and by which vectors."""
 
     terms: tuple[Term, ...] = ()
 
-    @property
+    @cached_property
     def whitened(self) -> Array:
         """Y, of which the prior is standard normal, (k,)."""
         operator = self.operator
@@ -144,7 +144,7 @@ class SiteSpace:
         if by_design and not all(is_finite(term.design) for term in self.terms if term.design is not None):
             raise PriorFailure(Failure.NON_FINITE)
         operators = [term.operator for term in self.terms]
-        self._slices, self._stack = places_of(operators), stacked(operators)
+        self._stack = stacked(operators)
         self.mean, self._shift, self._by_design = mean, shift, by_design
         if like is None:
             known = [None] * len(terms) if covariances is None else covariances
@@ -152,13 +152,8 @@ class SiteSpace:
             self._covariance: Array = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
         else:
             self._covariance = like._covariance
-        same_weights = like is not None and like.sites.precision is sites.precision
-        self._weigh(sites, like._inner if like is not None and same_weights else None)
-
-    def _weigh(self, sites: GaussianSites, inner: Array | None) -> None:
-        """Set what the sites make of the prior."""
-        self.sites, covariance, mean = sites, self._covariance, self.mean
-        if inner is None:
+        self.sites, covariance = sites, self._covariance
+        if like is None or like.sites.precision is not sites.precision:
             has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
                 covariance, mean, sites.linear, sites.precision
             )
@@ -166,7 +161,7 @@ class SiteSpace:
                 raise without_factor(covariance if np.isfinite(self._roots).all() else self._roots)
             self.weighted = covariance, self._inner, self._roots
         else:
-            self._inner, self._roots = inner, roots_of_sites(sites.precision, covariance.diagonal())
+            self._inner, self._roots = like._inner, roots_of_sites(sites.precision, covariance.diagonal())
             self.weighted = covariance, self._inner, self._roots
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
         # What is not finite in a mean leaves no number of what it makes.
@@ -175,6 +170,11 @@ class SiteSpace:
         self._slope: Array = found[0]
         self._centre_dual: Array = found[1]
         self.centre: Array = found[2]
+
+    @cached_property
+    def _slices(self) -> list[slice]:
+        """Where each vector's values are among those of all."""
+        return places_of([term.operator for term in self.terms])
 
     @property
     def n_noise(self) -> int:
@@ -316,10 +316,10 @@ class SiteSpace:
     def _solve(self, noise: Array) -> tuple[Array, Array]:
         """Return a and η of a z."""
         k = self._stack.size
-        solved: tuple[Array, Array] = place(
+        pulled, eta = place(
             *self.weighted, self.mean, self._slope, self.sites.precision, self.predict(noise[:k]), noise[k:]
         )
-        return solved
+        return pulled, eta
 
     def _pull(self, spread: Array, collected: Array) -> tuple[Array, Array]:
         """Return the derivative by z, and ``Q v``, from that by the draw of the prior v, and every ``A_sᵀ v``."""
