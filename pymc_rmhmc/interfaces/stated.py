@@ -20,7 +20,8 @@ type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to them: both of these are made for every θ, and freezing triples what that takes.
+@dataclass(slots=True)
 class StatedDense:
     """A vector x with a dense covariance, which a predictor reads times d.
 
@@ -30,8 +31,8 @@ class StatedDense:
         Of ``d x``, in Fortran order; None where its factor is given.
     location : (k,) array or float
         The mean of x; of rows that share a covariance, that of all of them, (N,).
-    is_centred : bool
-        Whether the model's variable is x itself, and not the whitened vector.
+    is_variable : bool
+        Whether the model's variable is x itself, which a predictor then reads as it is, and not the whitened vector.
     multiplier : (k,) array or float
         d, of any sign.
     moves : bool
@@ -42,15 +43,10 @@ class StatedDense:
 
     covariance: Array | None
     location: Array | float
-    is_centred: bool
+    is_variable: bool
     multiplier: Array | float = 1.0
     moves: bool = True
     factor: Array | None = None
-
-    @property
-    def is_variable(self) -> bool:
-        """Whether its values are those of the model's variable, where a predictor reads them as they are."""
-        return self.is_centred
 
     def variances(self) -> Array:
         """Return the variance of each value that is read, (k,): a copy, for a view would hold the matrix."""
@@ -182,7 +178,7 @@ class StatedField:
 type StatedVector = StatedDense | StatedKronecker | StatedCoefficients
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StatedPrior:
     """The prior of a block's latent vectors at one θ.
 

@@ -33,7 +33,8 @@ __all__ = ["Conditional", "LatentPlacement", "Placement", "Pulled"]
 type Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody writes to it: one is made for every z, and freezing triples what that takes.
+@dataclass(slots=True)
 class Placement(ABC):
     """Where a noise is placed.
 
@@ -73,7 +74,7 @@ class Placement(ABC):
         return self.operator.log_prior(self.whitened)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LatentPlacement(Placement):
     """Where a noise is placed, and y there."""
 

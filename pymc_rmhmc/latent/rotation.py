@@ -100,10 +100,8 @@ def advance_rotation(
         Of the trajectory's origin: ``T z₀`` and ``T p₀``.
     force : (2 n,) or (n,) array
         There: ``(∂ψ/∂η, S ∂ψ/∂η)``, or the second of these alone.
-    n_steps : int
-        Rotations.
-    step_size : float
-        The angle of each.
+    n_steps, step_size : int, float
+        Rotations, and the angle of each.
 
     Returns
     -------

@@ -69,13 +69,6 @@ class _ThetaDensity:
     def __init__(self, target: JointTarget) -> None:
         self._target = target
 
-    def _hold(self, standard: Array) -> LatentsGivenTheta | Failure:
-        """The target at a ϑ, or why there is none."""
-        try:
-            return LatentsGivenTheta(self._target, standard)
-        except PriorFailure as failure:
-            return failure.failure
-
     @staticmethod
     def of(point: LatentsPoint) -> ThetaPoint:
         """The ϑ at which z has been evaluated."""
@@ -101,9 +94,10 @@ class ThetaGivenNoise(_ThetaDensity):
 
     def at(self, standard: Array) -> ThetaPoint:
         """Evaluate the density of ϑ; a failure is a value."""
-        held = self._hold(standard)
-        if isinstance(held, Failure):
-            return ThetaPoint(standard, failure=held)
+        try:
+            held = LatentsGivenTheta(self._target, standard)
+        except PriorFailure as failure:
+            return ThetaPoint(standard, failure=failure.failure)
         return self.of(held.at_noise(self._noise))
 
 
@@ -113,9 +107,10 @@ class WithoutThetaForce(_ThetaDensity):
     def at(self, position: Array) -> ThetaPoint:
         """Evaluate at (ϑ, z); a failure is a value."""
         d = self._target.n_theta
-        held = self._hold(position[:d])
-        if isinstance(held, Failure):
-            return ThetaPoint(position, failure=held)
+        try:
+            held = LatentsGivenTheta(self._target, position[:d])
+        except PriorFailure as failure:
+            return ThetaPoint(position, failure=failure.failure)
         return self.standing(position[d:], held.at_noise(position[d:]))
 
     def standing(self, noise: Array, point: LatentsPoint) -> ThetaPoint:

@@ -127,13 +127,13 @@ class GraphFunction:
         if point is not None:
             rest, outputs = _packed(rest, self._arrays(point), outputs)
         self._graph = (tuple(inputs), rest, tuple(outputs))
-        self._tail: tuple[np.ndarray, ...] = ()
+        self.bound: tuple[np.ndarray, ...] = ()  # what the function takes after what is given at each call
         self._function: Callable[..., Sequence[Array]] | None = None
 
     def bind(self, point: Point) -> None:
         """Take what is not given at a call from a point, and shared data as they are now."""
         arrays = self._arrays(point)
-        self._tail = _joined(arrays) if self._is_packed else arrays
+        self.bound = _joined(arrays) if self._is_packed else arrays
 
     def _arrays(self, point: Point) -> tuple[np.ndarray, ...]:
         """Return what is bound at a point, array by array."""
@@ -141,11 +141,6 @@ class GraphFunction:
         data = [np.asarray(s.get_value(borrow=True)) for s in self.shared]
         # `ascontiguousarray` would make a vector of a scalar.
         return tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
-
-    @property
-    def bound(self) -> tuple[np.ndarray, ...]:
-        """What the function takes after what is given at each call."""
-        return self._tail
 
     @property
     def function(self) -> Callable[..., Sequence[Array]]:
@@ -157,7 +152,7 @@ class GraphFunction:
 
     def __call__(self, *inputs: Array) -> Sequence[Array]:
         """Evaluate; inputs must be contiguous."""
-        return (self._function or self.function)(*inputs, *self._tail)
+        return (self._function or self.function)(*inputs, *self.bound)
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_function": None}

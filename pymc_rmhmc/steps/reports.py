@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 
 from pymc_rmhmc.diagnostics.failures import failure_advice
 from pymc_rmhmc.errors import Failure, listed
-from pymc_rmhmc.kernels.kernel import Transition, merge_blocks
+from pymc_rmhmc.kernels.kernel import Transition
 
 __all__ = [
     "STATISTICS",
@@ -62,9 +62,8 @@ ALARM_RATE = 0.05
 ALARM_MIN_DRAWS = 20
 
 
-def block_statistics(outcomes: Sequence[Transition[Any]]) -> dict[str, Any]:
+def block_statistics(outcome: Transition[Any]) -> dict[str, Any]:
     """Return the statistics of one draw of all blocks."""
-    outcome = merge_blocks(outcomes)
     return {
         "mean_tree_accept": outcome.acceptance,
         "tree_size": float(outcome.n_steps),

@@ -18,6 +18,7 @@ from rich.table import Column
 
 from pymc_rmhmc.chains.chain import ChainState
 from pymc_rmhmc.errors import ConfigurationError, Failure, wrapped
+from pymc_rmhmc.kernels.kernel import merge_blocks
 from pymc_rmhmc.model.predictions import check_improper_priors
 from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
@@ -208,7 +209,8 @@ class Sampler(CheckedStep):
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
                 sampler.write(point)
             point, predicted = self._predicted(point)
-        statistics = block_statistics(outcomes)
+        outcome = merge_blocks(outcomes)
+        statistics = block_statistics(outcome)
         rest = self._rest_log_density(point)
         statistics["model_logp"] = sum([s.log_density for s in self._samplers]) + rest + predicted
         statistics["log_weight"] = sum([s.log_weight for s in self._samplers]) + rest
@@ -217,7 +219,7 @@ class Sampler(CheckedStep):
         # A step size that was given has no average, and `summarize_failures` knows it by that.
         is_given = self._plan.step_size is not None
         statistics["step_size_bar"] = math.nan if is_given else min([s.average_step_size() for s in self._samplers])
-        statistics.update(self._count(Failure(statistics["failure"])))
+        statistics.update(self._count(outcome.failure))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started
         statistics["process_time_diff"] = self._processor_seconds()

@@ -46,7 +46,7 @@ def stated_density(stated: StatedPrior, i: int, values: np.ndarray) -> tuple[flo
     if isinstance(vector, StatedKronecker):
         factor = reduce(np.kron, [np.linalg.cholesky(k) for k in vector.covariances])
         return norm.logpdf(values).sum(), factor @ (np.sign(vector.sign) * values)
-    if not vector.is_centred:
+    if not vector.is_variable:
         return norm.logpdf(values).sum(), np.linalg.cholesky(vector.covariance) @ (np.sign(vector.multiplier) * values)
     moved = vector.multiplier * (values - vector.location)
     volume = np.log(np.abs(np.broadcast_to(vector.multiplier, values.shape))).sum()

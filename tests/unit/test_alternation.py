@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.kernels import trajectories
+from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.kernels.turns import JointMove, Turn
@@ -119,7 +119,7 @@ def test_steps_are_shortened_far_out_but_the_path_is_still_walked(monkeypatch, a
     theta = held.trend.centre + np.array([amplitude, 0.0, 0.0, 0.0])
     chain = TurningChain(target, led(0.0), JitteredPath(1.0, 0.0, 20))
     chain.stand(np.concatenate((target.chart.recover(theta), np.zeros(target.size - D))))
-    monkeypatch.setattr(trajectories, "transition", watched)
+    monkeypatch.setattr(turns, "transition", watched)
     chain.draw(step_size, np.random.default_rng(4))
     n_steps, size = taken[0]
     assert n_steps == min(20, np.ceil(1.0 / shortest - 1e-9))

@@ -205,7 +205,7 @@ class ArrowInner:
         return np.asarray(loops.variances(self._whole.rows, self.factors))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ArrowPlacement(LatentPlacement):
     """Where a noise is placed, and what the loops had on the way."""
 

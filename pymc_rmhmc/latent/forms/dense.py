@@ -47,8 +47,8 @@ class DenseOperator(Operator):
         else:
             self.factor = _factor_of(stated.factor)
         self.size, self.moves = self.factor.shape[0], stated.moves
-        self._centred, self._multiplier = stated.is_centred, stated.multiplier
-        self.location = stated.location if stated.is_centred else 0.0
+        self._centred, self._multiplier = stated.is_variable, stated.multiplier
+        self.location = stated.location if stated.is_variable else 0.0
 
     def draw(self, whitened: Array) -> Array:
         """Return ``L y``."""

@@ -20,7 +20,7 @@ __all__ = ["Rows"]
 type Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowsPlacement(Placement):
     """Where the noise of all rows is placed, and that of each."""
 

@@ -84,7 +84,7 @@ class Term(NamedTuple):
         return np.asarray(through.T + np.outer(spread, self.operator.draw(noise)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class SitePlacement(Placement):
     """Where a noise is placed, and by which vectors."""
 
