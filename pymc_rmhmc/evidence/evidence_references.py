@@ -31,7 +31,7 @@ from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph import GraphDensity
-from pymc_rmhmc.sampled.joint import JointBlocksDensity, JointCoordinates
+from pymc_rmhmc.sampled.joint import JointBlocksDensity
 from pymc_rmhmc.steps.options import Options, settle
 from pymc_rmhmc.steps.selection import find
 from pymc_rmhmc.tuning.graph_chart import ChartTuning

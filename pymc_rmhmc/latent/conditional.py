@@ -107,15 +107,11 @@ class Pulled(NamedTuple):
 
 
 class Conditional(Protocol):
-    """A block's latents at one θ as a function of standard normal noise. It never changes.
+    """A block's latents at one θ as a function of standard normal noise. It never changes."""
 
-    Attributes
-    ----------
-    log_evidence : float
-        ``log E``.
-    """
-
-    log_evidence: float
+    @property
+    def log_evidence(self) -> float:
+        """``log E``."""
 
     @property
     def n_noise(self) -> int:

@@ -200,7 +200,7 @@ class FieldPattern(NamedTuple):
 
     Attributes
     ----------
-    kind, index : int, tuple of arrays
+    kind, layout : int, tuple of arrays
         Of the layout of the stored precision.
     residuals, predictors : SparseRows
         J with c, and A with a.
@@ -211,7 +211,7 @@ class FieldPattern(NamedTuple):
     """
 
     kind: int
-    index: tuple[Indices, ...]
+    layout: tuple[Indices, ...]
     residuals: SparseRows
     predictors: SparseRows
     dense: DenseRows
@@ -274,7 +274,7 @@ def weigh_field(
     stored = fixed.copy()
     add_products(residuals, of_residuals, np.ones(c.size), True, stored)
     add_products(predictors, of_predictors, precision, True, stored)
-    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.index, stored, dense)
+    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.layout, stored, dense)
     right = np.zeros(dense.rows.shape[1])
     multiplied_adjoint(residuals, of_residuals, c, right)
     multiplied_adjoint(predictors, of_predictors, linear - precision * a, right)
@@ -287,7 +287,7 @@ def weigh_field(
 @compiled
 def solve_field(pattern: FieldPattern, field: WeightedField, vectors: Array) -> None:  # pragma: no cover - compiled
     """Replace vectors (n, r) by ``P⁻¹`` times them."""
-    solve_updated(pattern.kind, pattern.index, field.stored, field.spread, field.core, pattern.dense, vectors)
+    solve_updated(pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.dense, vectors)
 
 
 @compiled
@@ -329,7 +329,7 @@ def pushed(
 def selected(pattern: FieldPattern, field: WeightedField) -> Array:  # pragma: no cover - compiled
     """Return the entries of P⁻¹ at the places of the stored precision."""
     return select_updated(
-        pattern.kind, pattern.index, field.stored, field.spread, field.core, pattern.entry_row, pattern.entry_column,
+        pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.entry_row, pattern.entry_column,
         pattern.entry_place,
     )  # fmt: skip
 

@@ -30,36 +30,41 @@ from pymc_rmhmc.latent.field.field_loops import (
     weigh_field,
 )
 from pymc_rmhmc.linalg.compiled.compilation import compiled
-from pymc_rmhmc.linalg.compiled.native import call_for_value_and_slope, call_for_vector, call_likelihood
+from pymc_rmhmc.linalg.compiled.native import (
+    NativeFunction,
+    call_for_value_and_slope,
+    call_for_vector,
+    call_likelihood,
+)
 
 __all__ = ["FieldChart", "FieldFunctions", "FieldSites", "evaluate_field", "follow_field"]
 
 type Array = NDArray[np.float64]
-# What a compiled function takes after what it is given: all floating-point numbers, and all others.
-type Bound = tuple[Array, NDArray[np.int64]]
 # Whether there is a density: yes, something is not finite, or P has no factor.
 WHOLE, NOT_FINITE, NO_FACTOR = 0, 1, 2
 
 
 class FieldFunctions(NamedTuple):
-    """The addresses of a model's functions, and what each takes after what it is given.
+    """A model's functions.
 
-    Of θ: the log normaliser with u, and its derivative; the rest of the log density. Of θ and η: the likelihood. Where
-    sites follow parameters of likelihoods, their information and its derivative; elsewhere 0.
+    Attributes
+    ----------
+    numbers, pullback : NativeFunction
+        Of θ the log normaliser with u, and its derivative.
+    rest : NativeFunction
+        The rest of the log density.
+    likelihood : NativeFunction
+        Of θ and η.
+    information, information_pullback : NativeFunction
+        Where sites follow parameters of likelihoods, their information and its derivative; elsewhere at the address 0.
     """
 
-    numbers: int
-    numbers_bound: Bound
-    pullback: int
-    pullback_bound: Bound
-    rest: int
-    rest_bound: Bound
-    likelihood: int
-    likelihood_bound: Bound
-    information: int
-    information_bound: Bound
-    information_pullback: int
-    information_pullback_bound: Bound
+    numbers: NativeFunction
+    pullback: NativeFunction
+    rest: NativeFunction
+    likelihood: NativeFunction
+    information: NativeFunction
+    information_pullback: NativeFunction
 
 
 class FieldChart(NamedTuple):
@@ -142,16 +147,17 @@ def evaluate_field(
     """Evaluate the joint density of (ϑ, z)."""
     d = chart.centre.size
     standard, noise = position[:d], position[d:]
-    theta, stretch, volume, volume_slope = place_hyperparameters(
+    placed, volume = place_hyperparameters(
         standard, chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail
     )
-    prior, given = call_for_value_and_slope(functions.numbers, (theta,), functions.numbers_bound)
+    theta, stretch, volume_slope = placed[0], placed[1], placed[2]
+    prior, given = call_for_value_and_slope(functions.numbers.address, (theta,), functions.numbers.rest)
     numbers = given.copy()
-    rest, by_rest = call_for_value_and_slope(functions.rest, (theta,), functions.rest_bound)
+    rest, by_rest = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
     log_normaliser, log_rest = prior.item(), rest.item()
     information = sites.information
-    if functions.information:
-        known = call_for_vector(functions.information, (theta, sites.eta), functions.information_bound)
+    if functions.information.address != 0:
+        known = call_for_vector(functions.information.address, (theta, sites.eta), functions.information.rest)
         information = known[0].copy()
     moves = sites.fixed.size == 0
     linear, precision, power, growth_slope = raised(
@@ -180,14 +186,14 @@ def evaluate_field(
     eta = multiplied(pattern.predictors, field.predictor_entries, values) + field.predictor_offset
     log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)
     if eta.size:
-        found = call_likelihood(functions.likelihood, theta, eta, functions.likelihood_bound)
+        found = call_likelihood(functions.likelihood.address, theta, eta, functions.likelihood.rest)
         log_likelihood, slope, by_theta = found[0].item(), found[1].copy(), found[2].copy()
     at_sites, residual = residual_of_sites(linear, precision, eta, slope)
     by_numbers, inverse = np.zeros(numbers.size), selected(pattern, field)
     by_noise, pushed = pull_field(
         pattern, field, linear, precision, noise, residual, values, mean, eta, missed, centre, inverse, by_numbers
     )
-    by_prior = call_for_vector(functions.pullback, (theta, by_numbers), functions.pullback_bound)[0]
+    by_prior = call_for_vector(functions.pullback.address, (theta, by_numbers), functions.pullback.rest)[0]
     for j in range(d):
         by_theta[j] += by_rest[j] + by_prior[j]
     if moves:
@@ -199,7 +205,7 @@ def evaluate_field(
             total = by_logarithms[row].sum() * growth_slope[row]
             for j in range(d):
                 by_theta[j] += total * sites.exponents[row, j]
-        if functions.information:
+        if functions.information.address != 0:
             bar = np.zeros(power.size)
             for i in range(eta.size):
                 which = i if power.size > 1 else 0
@@ -207,7 +213,7 @@ def evaluate_field(
                 if sites.information[which] > 0.0:
                     bar[which] += (by_logarithms[0, i] + by_logarithms[1, i]) / held
             by_information = call_for_vector(
-                functions.information_pullback, (theta, sites.eta, bar), functions.information_pullback_bound
+                functions.information_pullback.address, (theta, sites.eta, bar), functions.information_pullback.rest
             )[0]
             for j in range(d):
                 by_theta[j] += by_information[j]

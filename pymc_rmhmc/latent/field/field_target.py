@@ -13,6 +13,7 @@ from pymc_rmhmc.interfaces.joint_density import Bound, JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
+from pymc_rmhmc.latent.field.field_loops import FieldPattern
 from pymc_rmhmc.latent.field.field_path import (
     FieldChart,
     FieldFunctions,
@@ -25,6 +26,7 @@ from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import Sites
 from pymc_rmhmc.latent.solvers.precision import FieldRoot, PrecisionSpace
 from pymc_rmhmc.linalg.compiled.native import (
+    NativeFunction,
     call_for_value_and_slope,
     call_for_vector,
     native_function,
@@ -34,6 +36,7 @@ from pymc_rmhmc.linalg.compiled.native import (
 __all__ = ["FieldTarget"]
 
 type Array = NDArray[np.float64]
+type Arguments = tuple[FieldPattern, FieldFunctions, FieldChart, FieldSites, int]
 # What PyTensor's compiled functions raise where a matrix has no factor, or an operation no value.
 RAISED = (ArithmeticError, ValueError)
 FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE)
@@ -69,7 +72,7 @@ class FieldTarget(JointTarget):
 
     def __init__(self, density: FieldModel, sites: Sequence[Sites], chart: MarginalChart) -> None:
         super().__init__(density, sites, chart)
-        self._compiled: tuple[Any, ...] | None = None
+        self._compiled: Arguments | None = None
         self._is_looked_for = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,6 +96,7 @@ class FieldTarget(JointTarget):
         """Make so many steps: return how many were made, and the point and momentum at the end, or None and why."""
         arguments = self._arguments()
         assert arguments is not None
+        assert point.gradient is not None
         try:
             made, position, momentum, state = follow_field(
                 *arguments, point.position, momentum, point.gradient, n_steps, step_size
@@ -123,13 +127,13 @@ class FieldTarget(JointTarget):
         point.log_density, point.gradient = state.log_density, state.gradient
         return point
 
-    def _arguments(self) -> tuple[Any, ...] | None:
+    def _arguments(self) -> Arguments | None:
         """Return what compiled code takes besides the position; None where a function is not compiled."""
         if not self._is_looked_for:
             self._compiled, self._is_looked_for = self._find(), True
         return self._compiled
 
-    def _find(self) -> tuple[Any, ...] | None:
+    def _find(self) -> Arguments | None:
         theta = self.chart.place(np.zeros(self.n_theta)).theta
         held, block = self.sites[0], self.density.blocks[0]
         functions = self._functions(theta)
@@ -155,22 +159,20 @@ class FieldTarget(JointTarget):
         return space.structure.pattern, functions, charted, sites, space.structure.layout.n_stored
 
     def _functions(self, theta: Array) -> FieldFunctions | None:
-        """Return the addresses of the model's functions; None if Numba has not compiled one."""
+        """Return the model's functions for compiled code; None if Numba has not compiled one."""
         density, block = cast("FieldModel", self.density), cast("FieldFunctionsOf", self.density.blocks[0])
         numbers, pullback, likelihood, *informations = block.compiled_functions()
-        made = [native_function(numbers[0], (theta,), numbers[1], call_for_value_and_slope)]
-        bar = np.zeros(np.size(numbers[0](theta, *numbers[1])[1]))
-        made.append(native_function(pullback[0], (theta, bar), pullback[1], call_for_vector))
-        rest = density.compiled_rest()
-        made.append(native_function(rest[0], (theta,), rest[1], call_for_value_and_slope))
         found = native_likelihood(likelihood[0], theta, np.zeros(block.n_sites), likelihood[1])
-        if found is None:
+        bar = np.zeros(np.size(numbers[0](theta, *numbers[1])[1]))
+        eta, by_site = np.zeros((2, block.n_sites)), np.zeros(block.n_sites)
+        vectors = [((theta, bar), pullback), *zip(((theta, eta), (theta, eta, by_site)), informations, strict=False)]
+        both = numbers, density.compiled_rest()
+        values = [native_function(f, (theta,), bound, call_for_value_and_slope) for f, bound in both]
+        others = [native_function(f, given, bound, call_for_vector) for given, (f, bound) in vectors]
+        first, rest = values
+        second, *moving = others
+        if found is None or first is None or rest is None or second is None or None in moving:
             return None
-        eta = np.zeros((2, block.n_sites))
-        for (function, bound), given in zip(informations, ((theta, eta), (theta, eta, np.zeros(block.n_sites))), strict=False):
-            made.append(native_function(function, given, bound, call_for_vector))
-        if any(each is None for each in made):
-            return None
-        first, second, third, *others = [part for each in made if each is not None for part in (tuple(each),)]
-        none = (0, NOTHING)
-        return FieldFunctions(*first, *second, *third, found.address, found.rest, *(*others, none, none)[0], *(*others, none, none)[1])
+        nothing = NativeFunction(0, NOTHING)
+        known = [each for each in moving if each is not None] or [nothing, nothing]
+        return FieldFunctions(first, second, rest, NativeFunction(found.address, found.rest), *known)

@@ -103,7 +103,7 @@ def _pairs(start: Indices) -> tuple[Indices, Indices, Indices]:
 
 
 def _entries(both: tuple[SparseRows, SparseRows]) -> tuple[Indices, Indices, Indices]:
-    """Return row and column, in the order of elimination, and place of every entry of P's lower triangle but for fill."""
+    """Return row and column, in the order of elimination, and place of every entry of P but for fill."""
     found = []
     for rows in both:
         first, second, _ = _pairs(rows.start)
