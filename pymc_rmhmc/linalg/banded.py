@@ -131,7 +131,7 @@ def log_of_product(values: Array) -> float:  # pragma: no cover - compiled
                 product = 1.0
         else:
             total += np.log(value)
-    return total + np.log(product)
+    return float(total + np.log(product))
 
 
 @compiled_in_any_order
@@ -201,76 +201,113 @@ def _eliminate_border(band: Array, beside: Array, corner: Array) -> None:  # pra
             row[c] *= inverse
 
 
-@compiled_in_any_order
+@compiled
 def _forward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
     """Overwrite vectors with ``L⁻¹`` times each."""
-    size, length = band.shape
-    if length == 1:
-        return
     if vectors.shape[1] >= MANY_VECTORS:
-        for j in range(size):
-            given = vectors[j]
-            for a in range(1, min(length, size - j)):
-                by, made = band[j, a], vectors[j + a]
-                for t in range(given.size):
-                    made[t] -= by * given[t]
+        _forward_rows(band, vectors)
         return
     for t in range(vectors.shape[1]):
-        if length == 2:
-            last = 0.0
-            for j in range(size - 1):
-                last = vectors[j, t] - last
-                vectors[j, t] = last
-                last *= band[j, 1]
-            vectors[size - 1, t] -= last
-        elif length == 3:
-            taken, taken_next = 0.0, 0.0
-            for j in range(size):
-                value = vectors[j, t] - taken
-                vectors[j, t] = value
-                taken = taken_next + band[j, 1] * value
-                taken_next = band[j, 2] * value
+        if band.shape[1] == 2:
+            _forward_tridiagonal(band, vectors[:, t])
+        elif band.shape[1] == 3:
+            _forward_pentadiagonal(band, vectors[:, t])
         else:
-            for j in range(size):
-                value, end = vectors[j, t], min(length, size - j)
-                below, made = band[j, 1:end], vectors[j + 1 :, t]
-                for a in range(end - 1):
-                    made[a] -= below[a] * value
+            _forward_wide(band, vectors[:, t])
+
+
+@compiled
+def _backward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors with ``L⁻ᵀ`` times each."""
+    if vectors.shape[1] >= MANY_VECTORS:
+        _backward_rows(band, vectors)
+        return
+    for t in range(vectors.shape[1]):
+        if band.shape[1] == 2:
+            _backward_tridiagonal(band, vectors[:, t])
+        elif band.shape[1] == 3:
+            _backward_pentadiagonal(band, vectors[:, t])
+        else:
+            _backward_wide(band, vectors[:, t])
 
 
 @compiled_in_any_order
-def _backward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors with ``L⁻ᵀ`` times each."""
+def _forward_tridiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    taken = 0.0
+    for j in range(vector.size):
+        value = vector[j] - taken
+        vector[j] = value
+        taken = band[j, 1] * value
+
+
+@compiled_in_any_order
+def _forward_pentadiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    taken, taken_next = 0.0, 0.0
+    for j in range(vector.size):
+        value = vector[j] - taken
+        vector[j] = value
+        taken = taken_next + band[j, 1] * value
+        taken_next = band[j, 2] * value
+
+
+@compiled_in_any_order
+def _forward_wide(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
     size, length = band.shape
-    if length == 1:
-        return
-    if vectors.shape[1] >= MANY_VECTORS:
-        for j in range(size - 1, -1, -1):
-            made = vectors[j]
-            for a in range(1, min(length, size - j)):
-                by, given = band[j, a], vectors[j + a]
-                for t in range(made.size):
-                    made[t] -= by * given[t]
-        return
-    for t in range(vectors.shape[1]):
-        if length == 2:
-            last = 0.0
-            for j in range(size - 1, -1, -1):
-                last = vectors[j, t] - band[j, 1] * last
-                vectors[j, t] = last
-        elif length == 3:
-            first, second = 0.0, 0.0
-            for j in range(size - 1, -1, -1):
-                value = vectors[j, t] - band[j, 1] * first - band[j, 2] * second
-                vectors[j, t] = value
-                first, second = value, first
-        else:
-            for j in range(size - 1, -1, -1):
-                end = min(length, size - j)
-                below, given, total = band[j, 1:end], vectors[j + 1 :, t], 0.0
-                for a in range(end - 1):
-                    total += below[a] * given[a]
-                vectors[j, t] -= total
+    for j in range(size):
+        end, value = min(length, size - j), vector[j]
+        below, made = band[j, 1:end], vector[j + 1 : j + end]
+        for a in range(end - 1):
+            made[a] -= below[a] * value
+
+
+@compiled_in_any_order
+def _forward_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    size, length = band.shape
+    for j in range(size):
+        given = vectors[j]
+        for a in range(1, min(length, size - j)):
+            by, made = band[j, a], vectors[j + a]
+            for t in range(given.size):
+                made[t] -= by * given[t]
+
+
+@compiled_in_any_order
+def _backward_tridiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    after = 0.0
+    for j in range(vector.size - 1, -1, -1):
+        after = vector[j] - band[j, 1] * after
+        vector[j] = after
+
+
+@compiled_in_any_order
+def _backward_pentadiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    first, second = 0.0, 0.0
+    for j in range(vector.size - 1, -1, -1):
+        value = vector[j] - band[j, 1] * first - band[j, 2] * second
+        vector[j] = value
+        first, second = value, first
+
+
+@compiled_in_any_order
+def _backward_wide(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+    size, length = band.shape
+    for j in range(size - 1, -1, -1):
+        end, total = min(length, size - j), vector[j]
+        below, given = band[j, 1:end], vector[j + 1 : j + end]
+        for a in range(end - 1):
+            total -= below[a] * given[a]
+        vector[j] = total
+
+
+@compiled_in_any_order
+def _backward_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    size, length = band.shape
+    for j in range(size - 1, -1, -1):
+        made = vectors[j]
+        for a in range(1, min(length, size - j)):
+            by, given = band[j, a], vectors[j + a]
+            for t in range(made.size):
+                made[t] -= by * given[t]
 
 
 @compiled_in_any_order

@@ -133,7 +133,8 @@ def row_in_front(table: Indices, rows: Indices, fronts: Indices, wanted: Indices
     is_below = np.append(keys, -1)[found] == wanted_keys
     if not (is_own | is_below).all():
         raise ValueError("The matrix has an entry that its pattern lacks.")
-    return np.where(is_own, own, columns + found - table[fronts, BELOW])
+    at: Indices = np.where(is_own, own, columns + found - table[fronts, BELOW])
+    return at
 
 
 def _ordered(pattern: sp.csr_array, order: Indices) -> sp.csr_array:
@@ -192,7 +193,8 @@ def _relabelled(parent: Indices, order: Indices) -> Indices:
     position = np.empty(order.size + 1, dtype=np.int64)
     position[order] = np.arange(order.size)
     position[-1] = -1
-    return position[parent[order]]
+    relabelled: Indices = position[parent[order]]
+    return relabelled
 
 
 @compiled

@@ -50,8 +50,8 @@ N_INDEX = 4
 class CostModel:
     """Nanoseconds of a factor, a solve of two vectors and a selected inverse together.
 
-    Measured on one core of an AMD EPYC with OpenBLAS's one thread, from chains, bands, borders and lattices. A factor of
-    two is of no matter: where the kinds are that close, either will do.
+    Measured on one core of an AMD EPYC with one thread of OpenBLAS, from chains, bands, borders and lattices. They may
+    be wrong by a half: where the kinds are that close, either will do.
     """
 
     site: float = 14.0  # a row of a band
@@ -116,18 +116,19 @@ class SparseLayout:
         return self._in_band(row, column) if self.kind == BAND else self._in_fronts(row, column)
 
     def _in_band(self, row: Indices, column: Indices) -> Indices:
-        size, width, border = self.index[0][:3]
+        size, width, border = (int(count) for count in self.index[0][:3])
         if ((row < size) & (row - column > width)).any():
             raise ValueError("The matrix has an entry that its pattern lacks.")
         beside = size * (width + 1) + column * border + row - size
         corner = size * (width + 1 + border) + (column - size) * border + row - size
-        return np.where(row < size, column * (width + 1) + row - column, np.where(column < size, beside, corner))
+        return np.where(row < size, column * width + row, np.where(column < size, beside, corner))
 
     def _in_fronts(self, row: Indices, column: Indices) -> Indices:
         table = self.index[1].reshape(-1, N_FACTS)
         front = np.searchsorted(table[:, START], column, side="right") - 1
         at = row_in_front(table, self.index[2], front, row, self.size)
-        return table[front, PANEL] + (column - table[front, START]) * table[front, ROWS] + at
+        places: Indices = table[front, PANEL] + (column - table[front, START]) * table[front, ROWS] + at
+        return places
 
 
 def sparse_layout(
@@ -162,7 +163,7 @@ def _best_band(full: sp.csr_array, dense_columns: Indices) -> tuple[SparseLayout
     best, least = None, np.inf
     for border in _borders(full, dense_columns):
         found = _band_layout(full, border)
-        size, width, n_border = found.index[0][:3]
+        size, width, n_border = (int(count) for count in found.index[0][:3])
         cost = COSTS.band(size, width, n_border)
         if cost < least:
             best, least = found, cost

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from pymc_rmhmc.linalg.sparse_cholesky import (
-    BAND,
-    FRONTS,
-    SparseLayout,
-    factorise,
-    select,
-    solve,
-    sparse_layout,
-)
+from pymc_rmhmc.linalg.sparse_cholesky import BAND, FRONTS, factorise, select, solve, sparse_layout
 
 
 def _from_pairs(n, pairs):
@@ -151,3 +143,116 @@ def test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones(name, kind
         np.testing.assert_allclose(case.solved(vectors), expected @ vectors, rtol=1e-10, atol=1e-11)
     found = case.selected()[case.places]
     np.testing.assert_allclose(found, expected[case.rows, case.columns], rtol=1e-10, atol=1e-12)
+
+
+def _spoilt(name, kind, at, value):
+    """A case with the diagonal entry at a place of the order, counted from either end, made small or wrong."""
+    case = Case(PATTERNS[name], sparse_layout(PATTERNS[name], kind=kind))
+    site = case.layout.order[at]
+    case.flat[case.layout.places(site, site)] = value
+    return case
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 1, -2, -1])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("chain", BAND),
+        ("chain of width 2", BAND),
+        ("chain of width 3", BAND),
+        ("width 2 with a mean", BAND),
+        ("season", BAND),
+        ("chain", FRONTS),
+        ("lattice", FRONTS),
+        ("dense", FRONTS),
+        ("dense of several panels", FRONTS),
+    ],
+)
+def test_a_matrix_that_is_not_positive_definite_has_no_log_determinant(name, kind, at, value):
+    assert np.isnan(_spoilt(name, kind, at, value).factorised())
+
+
+@pytest.mark.parametrize("kind", [BAND, FRONTS])
+@pytest.mark.parametrize("scale", [1e-250, 1e-120, 1e-9, 1e9, 1e120, 1e250])
+def test_log_determinants_neither_overflow_nor_vanish(kind, scale):
+    pattern = _chain(2000)
+    case = Case(pattern, sparse_layout(pattern, kind=kind))
+    expected = np.linalg.slogdet(case.matrix)[1] + 2000 * np.log(scale)
+    case.flat *= scale
+    assert case.factorised() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_log_determinant_of_large_and_small_pivots_is_exact():
+    pattern = sp.csr_array(sp.eye_array(400))
+    layout = sparse_layout(pattern)
+    flat = np.zeros(layout.n_stored)
+    flat[layout.places(layout.order, layout.order)] = np.tile([1e300, 1e-300, 1e-160, 1e160], 100)
+    assert abs(factorise(layout.kind, layout.index, flat)) < 1e-9
+
+
+@pytest.mark.parametrize("kind", [BAND, FRONTS])
+def test_an_entry_without_a_place_is_an_error(kind):
+    pattern = sp.csr_array(sp.block_diag([_chain(30), _lattice(4, 5)]))
+    layout = sparse_layout(pattern, kind=kind)
+    for row, column in ((0, 29), (3, 45), (45, 3)):
+        with pytest.raises(ValueError, match="pattern lacks"):
+            layout.places(np.array([0, row]), np.array([1, column]))
+
+
+@pytest.mark.parametrize("kind", [BAND, FRONTS])
+def test_a_layout_survives_pickling(kind):
+    pattern = _with_dense(_chain(40), 2)
+    layout = sparse_layout(pattern, kind=kind)
+    restored = cloudpickle.loads(cloudpickle.dumps(layout))
+    first, second = Case(pattern, layout), Case(pattern, restored)
+    assert second.factorised() == first.factorised()
+    np.testing.assert_array_equal(second.selected(), first.selected())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "width", "border"),
+    [
+        ("chain", BAND, 1, 0),
+        ("chain shuffled", BAND, 1, 0),
+        ("isolated", BAND, 0, 0),
+        ("chain with a mean", BAND, 1, 1),
+        ("chain with a border of 5", BAND, 1, 5),
+        ("width 3 with a border of 16", BAND, 3, 16),
+        ("star", BAND, 0, 1),
+        ("dense", FRONTS, 0, 0),
+        ("large lattice", FRONTS, 0, 0),
+        ("crossed", FRONTS, 0, 0),
+    ],
+)
+def test_the_kind_is_the_one_that_costs_least(name, kind, width, border):
+    layout = sparse_layout(PATTERNS[name])
+    assert (layout.kind, *layout.index[0][1:3]) == (kind, width, border)
+
+
+def test_columns_that_are_said_to_be_dense_are_in_the_border():
+    layout = sparse_layout(_chain(40), kind=BAND, dense_columns=np.array([7, 20]))
+    assert set(layout.order[-2:]) == {7, 20}
+    assert Case(_chain(40), layout).factorised() > 0.0
+
+
+def test_both_kinds_are_given_the_same_types():
+    """Compiled code takes either without being compiled again."""
+    first, second = (sparse_layout(_chain(20), kind=kind).index for kind in (BAND, FRONTS))
+    assert len(first) == len(second)
+    assert {each.dtype for each in (*first, *second)} == {np.dtype(np.int64)}
+    assert all(each.flags.c_contiguous and each.flags.writeable for each in (*first, *second))
+
+
+def test_a_lattice_is_stored_with_little_fill():
+    """A band would store 1,010,000 numbers, and nested dissection's factor has some 200,000."""
+    layout = sparse_layout(_lattice(100, 100))
+    assert layout.kind == FRONTS
+    assert layout.n_stored < 350_000
+
+
+def test_what_is_not_in_the_pattern_is_never_dense():
+    """Of a hundred thousand rows a dense matrix would not fit in memory."""
+    layout = sparse_layout(_with_dense(_chain(100_000), 3))
+    assert layout.kind == BAND
+    assert layout.n_stored == 500_000 + 9
