@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
+from pymc_rmhmc.linalg.banded import log_of_product
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
 from pymc_rmhmc.linalg.compiled.blas import subtract_product
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
@@ -282,30 +283,47 @@ def _place_updates(table: Indices) -> int:  # pragma: no cover - compiled
     return needed
 
 
+# Loops over small fronts are over indices: a part of an array takes as long to make as a row of it to work through.
+
+
 @compiled
 def factorise_fronts(table: Indices, in_parent: Indices, n_work: int, flat: Array) -> float:  # pragma: no cover
     """Factorise in place; return the log determinant, nan if the matrix is not positive definite."""
     work, total = np.empty(n_work), 0.0
     for s in range(table.shape[0]):
-        _clear_updates(table, s, work)
         k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
-        panel = flat[start : start + k * m].reshape(k, m)
-        if not factorise_in_place(panel.T):
+        panel, r, is_leaf = flat[start : start + k * m].reshape(k, m), m - k, table[s, FIRST] == s
+        if is_leaf:
+            _clear_updates(table, s, work)
+        is_small = k * m * m <= FOR_BLAS
+        if not (_factorise_small(panel) if is_small else factorise_in_place(panel.T)):
             return np.nan
-        for j in range(k):
-            total += np.log(panel[j, j])
-        r = m - k
-        if r > 0:
-            update = work[at : at + r * r].reshape(r, r)
+        total += log_of_product(flat[start : start + k * m : m + 1])
+        if r == 0:
+            continue
+        places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
+        parent = table[table[s, PARENT]]
+        if is_leaf and is_small:
+            _send_leaf(panel, places, parent, flat, work)
+            continue
+        update = work[at : at + r * r].reshape(r, r)
+        if is_leaf:
+            update[:] = 0.0
+        if is_small:
             _subtract_square(panel, update)
-            _add_to_parent(table, s, in_parent, update, flat, work)
+        else:
+            below, columns = panel.T[k:], update.T
+            for first in range(0, r, STRIPE):
+                last = min(first + STRIPE, r)
+                subtract_product(columns[first:, first:last], below[first:], below[first:last], False, True)
+        _send_update(update, places, parent, flat, work)
     return 2.0 * total
 
 
 @compiled
 def _clear_updates(table: Indices, s: int, work: Array) -> None:  # pragma: no cover - compiled
-    """Set the update of a front without children to 0, and of all of whose descendants it is the first."""
-    front = s
+    """Set the updates of all to 0 of whose descendants a front is the first."""
+    front = table[s, PARENT]
     while front >= 0 and table[front, FIRST] == s:
         at, r = table[front, WORK], table[front, ROWS] - table[front, COLUMNS]
         work[at : at + r * r] = 0.0
@@ -313,91 +331,133 @@ def _clear_updates(table: Indices, s: int, work: Array) -> None:  # pragma: no c
 
 
 @compiled_in_any_order
+def _factorise_small(panel: Array) -> bool:  # pragma: no cover - compiled
+    """Find a panel's columns of the factor; return False if there are none."""
+    k, m = panel.shape
+    for j in range(k):
+        if not 0.0 < panel[j, j] < np.inf:
+            return False
+        root = np.sqrt(panel[j, j])
+        scale = 1.0 / root
+        for i in range(j + 1, m):
+            panel[j, i] *= scale
+        panel[j, j] = root
+        for c in range(j + 1, k):
+            by = panel[j, c]
+            for i in range(c, m):
+                panel[c, i] -= by * panel[j, i]
+    return True
+
+
+@compiled_in_any_order
 def _subtract_square(panel: Array, update: Array) -> None:  # pragma: no cover - compiled
     """Take from an update what a front's columns have below: row c from its diagonal on."""
-    k, r = panel.shape[0], update.shape[0]
-    if k * r * r > FOR_BLAS:
-        below, columns = panel.T[k:], update.T
-        for start in range(0, r, STRIPE):
-            end = min(start + STRIPE, r)
-            subtract_product(columns[start:, start:end], below[start:], below[start:end], False, True)
-        return
-    for c in range(r):
-        made = update[c, c:]
-        j = 0
-        while j + 2 <= k:
-            first, second = panel[j, k + c :], panel[j + 1, k + c :]
-            by_first, by_second = first[0], second[0]
-            for i in range(made.size):
-                made[i] -= by_first * first[i] + by_second * second[i]
-            j += 2
-        if j < k:
-            first = panel[j, k + c :]
-            by_first = first[0]
-            for i in range(made.size):
-                made[i] -= by_first * first[i]
+    k, m = panel.shape
+    for c in range(m - k):
+        for j in range(k):
+            by = panel[j, k + c]
+            for i in range(c, m - k):
+                update[c, i] -= by * panel[j, k + i]
 
 
-@compiled
-def _add_to_parent(
-    table: Indices, s: int, in_parent: Indices, update: Array, flat: Array, work: Array
+@compiled_in_any_order
+def _send_leaf(
+    panel: Array, places: Indices, parent: Indices, flat: Array, work: Array
+) -> None:  # pragma: no cover - compiled
+    """Take what a leaf's columns have below from the panel and the update of its parent."""
+    k, m = panel.shape
+    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
+    for c in range(k, m):
+        row = places[c - k]
+        if row < n_columns:
+            start = parent[PANEL] + row * n_rows
+            for j in range(k):
+                by = panel[j, c]
+                for i in range(c, m):
+                    flat[start + places[i - k]] -= by * panel[j, i]
+        else:
+            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
+            for j in range(k):
+                by = panel[j, c]
+                for i in range(c, m):
+                    work[start + places[i - k]] -= by * panel[j, i]
+
+
+@compiled_in_any_order
+def _send_update(
+    update: Array, places: Indices, parent: Indices, flat: Array, work: Array
 ) -> None:  # pragma: no cover - compiled
     """Add an update to the panel and the update of the front's parent."""
-    r, parent = update.shape[0], table[s, PARENT]
-    places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
-    k, m = table[parent, COLUMNS], table[parent, ROWS]
+    r = places.size
+    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
     for c in range(r):
-        given, after, row = update[c, c:], places[c:], places[c]
-        if row < k:
-            made = flat[table[parent, PANEL] + row * m :]
-            for i in range(given.size):
-                made[after[i]] += given[i]
+        row = places[c]
+        if row < n_columns:
+            start = parent[PANEL] + row * n_rows
+            for i in range(c, r):
+                flat[start + places[i]] += update[c, i]
         else:
-            made = work[table[parent, WORK] + (row - k) * (m - k) :]
-            for i in range(given.size):
-                made[after[i] - k] += given[i]
+            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
+            for i in range(c, r):
+                work[start + places[i]] += update[c, i]
 
 
 @compiled
 def solve_fronts(table: Indices, rows: Indices, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors (n, r) with the inverse times each."""
-    for t in range(vectors.shape[1]):
-        vector = vectors[:, t].copy()
-        _forward(table, rows, flat, vector)
-        _backward(table, rows, flat, vector)
-        vectors[:, t] = vector
+    """Overwrite vectors (n, r) with the inverse times each, two at once."""
+    n_vectors = vectors.shape[1]
+    for t in range(0, n_vectors, 2):
+        first, second = vectors[:, t].copy(), vectors[:, min(t + 1, n_vectors - 1)].copy()
+        _forward_pair(table, rows, flat, first, second)
+        _backward_pair(table, rows, flat, first, second)
+        vectors[:, t] = first
+        vectors[:, min(t + 1, n_vectors - 1)] = second
 
 
 @compiled_in_any_order
-def _forward(table: Indices, rows: Indices, flat: Array, vector: Array) -> None:  # pragma: no cover - compiled
+def _forward_pair(
+    table: Indices, rows: Indices, flat: Array, first: Array, second: Array
+) -> None:  # pragma: no cover - compiled
+    """Overwrite two vectors with ``L⁻¹`` times each."""
     for s in range(table.shape[0]):
         start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
-        panel, own, others = flat[at : at + k * m].reshape(k, m), vector[start : start + k], rows[below : below + m - k]
+        own, other, others = first[start : start + k], second[start : start + k], rows[below : below + m - k]
         for j in range(k):
-            column = panel[j]
-            value = own[j] / column[j]
-            own[j] = value
-            for i in range(j + 1, k):
-                own[i] -= column[i] * value
-            column = column[k:]
-            for i in range(m - k):
-                vector[others[i]] -= column[i] * value
+            column = flat[at + j * m + j : at + (j + 1) * m]
+            inverse = 1.0 / column[0]
+            value, also = own[j] * inverse, other[j] * inverse
+            own[j], other[j] = value, also
+            within, under = column[1 : k - j], column[k - j :]
+            mine, its = own[j + 1 :], other[j + 1 :]
+            for i in range(within.size):
+                mine[i] -= within[i] * value
+                its[i] -= within[i] * also
+            for i in range(under.size):
+                first[others[i]] -= under[i] * value
+                second[others[i]] -= under[i] * also
 
 
 @compiled_in_any_order
-def _backward(table: Indices, rows: Indices, flat: Array, vector: Array) -> None:  # pragma: no cover - compiled
+def _backward_pair(
+    table: Indices, rows: Indices, flat: Array, first: Array, second: Array
+) -> None:  # pragma: no cover - compiled
+    """Overwrite two vectors with ``L⁻ᵀ`` times each."""
     for s in range(table.shape[0] - 1, -1, -1):
         start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
-        panel, own, others = flat[at : at + k * m].reshape(k, m), vector[start : start + k], rows[below : below + m - k]
+        own, other, others = first[start : start + k], second[start : start + k], rows[below : below + m - k]
         for j in range(k - 1, -1, -1):
-            column = panel[j]
-            value = own[j]
-            for i in range(j + 1, k):
-                value -= column[i] * own[i]
-            pivot, column = column[j], column[k:]
-            for i in range(m - k):
-                value -= column[i] * vector[others[i]]
-            own[j] = value / pivot
+            column = flat[at + j * m + j : at + (j + 1) * m]
+            value, also = own[j], other[j]
+            within, under = column[1 : k - j], column[k - j :]
+            mine, its = own[j + 1 :], other[j + 1 :]
+            for i in range(within.size):
+                value -= within[i] * mine[i]
+                also -= within[i] * its[i]
+            for i in range(under.size):
+                value -= under[i] * first[others[i]]
+                also -= under[i] * second[others[i]]
+            inverse = 1.0 / column[0]
+            own[j], other[j] = value * inverse, also * inverse
 
 
 @compiled
@@ -412,33 +472,71 @@ def select_fronts(
         r = m - k
         known = work[at : at + r * r].reshape(r, r)
         if r > 0:
-            _take_from_parent(table, s, in_parent, inverse, work, known)
+            places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
+            parent = table[table[s, PARENT]]
+            if k == 1 and table[s, FIRST] == s:
+                _select_leaf(panel[0], places, parent, found[0], inverse, work)
+                continue
+            _take_known(known, places, parent, inverse, work)
         if k * m * m > FOR_BLAS:
             _select_by_products(panel, known, found)
         else:
             _select_by_columns(panel, known, found)
 
 
-@compiled
-def _take_from_parent(
-    table: Indices, s: int, in_parent: Indices, inverse: Array, work: Array, known: Array
+@compiled_in_any_order
+def _take_known(
+    known: Array, places: Indices, parent: Indices, inverse: Array, work: Array
 ) -> None:  # pragma: no cover - compiled
     """Write the inverse at a front's rows below, symmetric, from what is known of it at the parent's rows."""
-    r, parent = known.shape[0], table[s, PARENT]
-    places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
-    k, m = table[parent, COLUMNS], table[parent, ROWS]
+    r = places.size
+    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
     for c in range(r):
         row = places[c]
-        if row < k:
-            given = inverse[table[parent, PANEL] + row * m :]
+        if row < n_columns:
+            start = parent[PANEL] + row * n_rows
             for i in range(c, r):
-                known[c, i] = given[places[i]]
+                known[c, i] = inverse[start + places[i]]
+                known[i, c] = known[c, i]
         else:
-            given = work[table[parent, WORK] + (row - k) * (m - k) :]
+            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
             for i in range(c, r):
-                known[c, i] = given[places[i] - k]
-        for i in range(c + 1, r):
-            known[i, c] = known[c, i]
+                known[c, i] = work[start + places[i]]
+                known[i, c] = known[c, i]
+
+
+@compiled_in_any_order
+def _select_leaf(
+    column: Array, places: Indices, parent: Indices, made: Array, inverse: Array, work: Array
+) -> None:  # pragma: no cover - compiled
+    """Compute the inverse at a leaf's only column from what is known of it at the parent's rows, each read once."""
+    r = places.size
+    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
+    scale = 1.0 / column[0]
+    for i in range(1, r + 1):
+        made[i] = 0.0
+    for c in range(r):
+        row, by, total = places[c], column[c + 1], 0.0
+        if row < n_columns:
+            start = parent[PANEL] + row * n_rows
+            made[c + 1] -= by * inverse[start + row]
+            for i in range(c + 1, r):
+                value = inverse[start + places[i]]
+                made[i + 1] -= by * value
+                total += column[i + 1] * value
+        else:
+            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
+            made[c + 1] -= by * work[start + row]
+            for i in range(c + 1, r):
+                value = work[start + places[i]]
+                made[i + 1] -= by * value
+                total += column[i + 1] * value
+        made[c + 1] -= total
+    total = scale
+    for i in range(1, r + 1):
+        made[i] *= scale
+        total -= column[i] * made[i]
+    made[0] = total * scale
 
 
 @compiled_in_any_order
@@ -446,26 +544,25 @@ def _select_by_columns(panel: Array, known: Array, found: Array) -> None:  # pra
     """Compute the inverse at a front's columns, from the last one: Takahashi's equations."""
     k, m = panel.shape
     for j in range(k - 1, -1, -1):
-        column, made = panel[j], found[j]
-        scale = 1.0 / column[j]
-        for i in range(m):
-            made[i] = 0.0
+        scale = 1.0 / panel[j, j]
+        for i in range(j + 1, m):
+            found[j, i] = 0.0
         for a in range(j + 1, k):
-            by, given = column[a] * scale, found[a]
+            by = panel[j, a] * scale
             for i in range(j + 1, m):
-                made[i] -= by * given[i]
+                found[j, i] -= by * found[a, i]
         for a in range(m - k):
-            by, given, below, total = column[k + a] * scale, known[a], made[k:], 0.0
+            by = panel[j, k + a] * scale
             for i in range(m - k):
-                below[i] -= by * given[i]
+                found[j, k + i] -= by * known[a, i]
             for i in range(j + 1, k):
-                made[i] -= by * found[i, k + a]
+                found[j, i] -= by * found[i, k + a]
         total = scale
         for i in range(j + 1, m):
-            total -= column[i] * made[i]
-        made[j] = total * scale
+            total -= panel[j, i] * found[j, i]
+        found[j, j] = total * scale
         for i in range(j + 1, k):
-            found[i, j] = made[i]
+            found[i, j] = found[j, i]
 
 
 @compiled
