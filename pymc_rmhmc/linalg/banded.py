@@ -191,14 +191,13 @@ def _eliminate_border(band: Array, beside: Array, corner: Array) -> None:  # pra
     """Take ``Gᵀ D⁻¹ G`` from the corner, for the border G, and write ``D⁻¹ G`` in its place."""
     size, border = beside.shape
     for j in range(size):
-        row, inverse = beside[j], band[j, 0]
+        inverse = band[j, 0]
         for c in range(border):
-            given, made = row[c:], corner[c, c:]
-            ratio = given[0] * inverse
-            for d in range(given.size):
-                made[d] -= ratio * given[d]
+            ratio = beside[j, c] * inverse
+            for d in range(c, border):
+                corner[c, d] -= ratio * beside[j, d]
         for c in range(border):
-            row[c] *= inverse
+            beside[j, c] *= inverse
 
 
 @compiled
@@ -321,22 +320,22 @@ def _scale_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - comp
 @compiled_in_any_order
 def _subtract_transposed(beside: Array, above: Array, below: Array) -> None:  # pragma: no cover - compiled
     """Take ``Mᵀ X`` from what belongs to the border, for vectors X of the band."""
-    for t in range(above.shape[1]):
-        for j in range(beside.shape[0]):
-            row, value = beside[j], above[j, t]
-            for c in range(row.size):
-                below[c, t] -= row[c] * value
+    for j in range(beside.shape[0]):
+        for t in range(above.shape[1]):
+            value = above[j, t]
+            for c in range(beside.shape[1]):
+                below[c, t] -= beside[j, c] * value
 
 
 @compiled_in_any_order
 def _subtract_product(beside: Array, below: Array, above: Array) -> None:  # pragma: no cover - compiled
     """Take ``M X`` from vectors of the band, for what belongs to the border, X."""
-    for t in range(above.shape[1]):
-        for j in range(beside.shape[0]):
-            row, total = beside[j], 0.0
-            for c in range(row.size):
-                total += row[c] * below[c, t]
-            above[j, t] -= total
+    for j in range(beside.shape[0]):
+        for t in range(above.shape[1]):
+            total = above[j, t]
+            for c in range(beside.shape[1]):
+                total -= beside[j, c] * below[c, t]
+            above[j, t] = total
 
 
 @compiled
@@ -407,58 +406,39 @@ def _select_border(
     With ``V = A⁻¹ B`` and the corner's factor R it is ``A⁻¹ + Y Yᵀ`` for ``Y = V R⁻ᵀ``, then ``-Y R⁻¹``, then
     ``R⁻ᵀ R⁻¹``.
     """
-    border = corner.shape[0]
-    found_beside[:] = beside
     inverse = corner.copy()
     invert_in_place(inverse.T)
-    _multiply_from_left(inverse, found_beside)
+    _multiply_rows(inverse.T.copy(), beside, found_beside)
     _backward(band, found_beside)
-    _add_products(found_beside, found)
-    _multiply_from_right(inverse, found_beside)
-    for c in range(border):
-        for d in range(border):
-            total = 0.0
-            for e in range(max(c, d), border):
-                total += inverse[c, e] * inverse[d, e]
-            found_corner[c, d] = total
+    _add_products(found_beside, inverse, found)
+    found_corner[:] = np.dot(inverse, inverse.T)
 
 
 @compiled_in_any_order
-def _multiply_from_left(inverse: Array, beside: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite each row y with ``R⁻¹ y``."""
-    border = inverse.shape[0]
-    made = np.empty(border)
-    for j in range(beside.shape[0]):
-        row = beside[j]
-        made[:] = 0.0
-        for c in range(border):
-            value, given = row[c], inverse[c]
-            for d in range(border):
-                made[d] += given[d] * value
-        row[:] = made
-
-
-@compiled_in_any_order
-def _multiply_from_right(inverse: Array, beside: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite each row y with ``-R⁻ᵀ y``."""
-    border = inverse.shape[0]
-    for j in range(beside.shape[0]):
-        row = beside[j]
-        for c in range(border):
-            given, total = inverse[c], 0.0
-            for d in range(c, border):
-                total -= given[d] * row[d]
-            row[c] = total
-
-
-@compiled_in_any_order
-def _add_products(rows: Array, found: Array) -> None:  # pragma: no cover - compiled
-    """Add the products of rows that are no further apart than the bandwidth."""
-    size, length = found.shape
+def _multiply_rows(lower: Array, beside: Array, made: Array) -> None:  # pragma: no cover - compiled
+    """Write each row times a lower triangular matrix."""
+    size, border = beside.shape
     for j in range(size):
-        row = rows[j]
+        for c in range(border):
+            total = 0.0
+            for d in range(c + 1):
+                total += lower[c, d] * beside[j, d]
+            made[j, c] = total
+
+
+@compiled_in_any_order
+def _add_products(rows: Array, inverse: Array, found: Array) -> None:  # pragma: no cover - compiled
+    """Add the products of rows no further apart than the bandwidth, and then multiply each by ``-R⁻ᵀ``."""
+    size, length = found.shape
+    border = rows.shape[1]
+    for j in range(size):
         for a in range(min(length, size - j)):
-            other, total = rows[j + a], 0.0
-            for c in range(row.size):
-                total += row[c] * other[c]
+            total = 0.0
+            for c in range(border):
+                total += rows[j, c] * rows[j + a, c]
             found[j, a] += total
+        for c in range(border):
+            total = 0.0
+            for d in range(c, border):
+                total -= inverse[c, d] * rows[j, d]
+            rows[j, c] = total

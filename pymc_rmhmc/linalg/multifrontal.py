@@ -42,8 +42,10 @@ N_FACTS = 8
 DENSE_FROM = 10.0
 # Fronts are joined while few of the joint panel's entries are zeros, or while they are small.
 ZEROS, WIDEST, SMALL_COLUMNS, SMALL_ROWS = 0.25, 256, 8, 16
-# Multiplications from which on BLAS is faster than loops, and the columns of an update that it is given at once.
-FOR_BLAS, STRIPE = 6000, 96
+# Multiplications k m² from which on BLAS is faster than loops, for the factor and for the inverse.
+FOR_BLAS, FOR_PRODUCTS = 6000, 20000
+# Columns of an update that BLAS is given at once: it computes both triangles of where these cross the diagonal.
+STRIPE = 96
 
 
 @dataclass(frozen=True)
@@ -478,7 +480,7 @@ def select_fronts(
                 _select_leaf(panel[0], places, parent, found[0], inverse, work)
                 continue
             _take_known(known, places, parent, inverse, work)
-        if k * m * m > FOR_BLAS:
+        if k * m * m > FOR_PRODUCTS:
             _select_by_products(panel, known, found)
         else:
             _select_by_columns(panel, known, found)
