@@ -170,19 +170,17 @@ def _factorise_pentadiagonal(band: Array) -> bool:  # pragma: no cover - compile
 def _factorise_wide(band: Array) -> bool:  # pragma: no cover - compiled
     size, length = band.shape
     for j in range(size):
-        column = band[j]
-        if not column[0] > 0.0:
+        if not band[j, 0] > 0.0:
             return False
-        inverse = 1.0 / column[0]
+        inverse = 1.0 / band[j, 0]
         for a in range(1, min(length, size - j)):
-            below = column[a:]
-            if below[0] != 0.0:
-                ratio, made = below[0] * inverse, band[j + a]
-                for b in range(below.size):
-                    made[b] -= ratio * below[b]
-        for a in range(length):
-            column[a] *= inverse
-        column[0] = inverse
+            ratio = band[j, a] * inverse
+            if ratio != 0.0:
+                for b in range(length - a):
+                    band[j + a, b] -= ratio * band[j, a + b]
+        for a in range(1, length):
+            band[j, a] *= inverse
+        band[j, 0] = inverse
     return True
 
 
@@ -381,20 +379,20 @@ def _select_pentadiagonal(band: Array, found: Array) -> None:  # pragma: no cove
 def _select_wide(band: Array, found: Array) -> None:  # pragma: no cover - compiled
     size, length = band.shape
     for j in range(size - 1, -1, -1):
-        column, made, end = band[j], found[j], min(length, size - j)
+        end = min(length, size - j)
         for a in range(length):
-            made[a] = 0.0
+            found[j, a] = 0.0
         for a in range(1, end):
-            after, factors, sums = found[j + a], column[a:], made[a:]
-            by, total = factors[0], factors[0] * after[0]
+            by = band[j, a]
+            total = by * found[j + a, 0]
             for b in range(1, end - a):
-                sums[b] -= by * after[b]
-                total += factors[b] * after[b]
-            sums[0] -= total
-        total = column[0]
+                found[j, a + b] -= by * found[j + a, b]
+                total += band[j, a + b] * found[j + a, b]
+            found[j, a] -= total
+        total = band[j, 0]
         for a in range(1, end):
-            total -= column[a] * made[a]
-        made[0] = total
+            total -= band[j, a] * found[j, a]
+        found[j, 0] = total
 
 
 @compiled
