@@ -639,6 +639,66 @@ GEOMETRY = [
         "unit/test_triangles.py::test_no_factor_is_said_and_not_raised",
     ),
     Mutant(
+        "sparse-border-not-in-the-determinant",
+        "a series with a free mean is weighted as if its mean were known: wrong draws of its hyperparameters",
+        "factorise_band",
+        "log_determinant += 2.0 * log_of_product(np.diag(corner))",
+        "log_determinant += 0.0 * log_of_product(np.diag(corner))",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
+        "[chain with a mean-0]",
+    ),
+    Mutant(
+        "sparse-inverse-of-the-band-alone",
+        "variances of a series with a free mean are those given its mean: gradients of another density",
+        "banded._add_products",
+        "found[j, a] += total",
+        "found[j, a] += 0.0 * total",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
+        "[season-0]",
+    ),
+    Mutant(
+        "sparse-inverse-without-an-entry",
+        "covariances of neighbours on a map are too small: gradients of another density",
+        "multifrontal._select_leaf",
+        "made[c + 1] -= total",
+        "made[c + 1] -= 0.0 * total",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones[lattice-1]",
+    ),
+    Mutant(
+        "sparse-places-in-the-order-of-elimination",
+        "each entry of a precision is that of another pair of sites",
+        "SparseLayout.places",
+        "position[self.order] = np.arange(self.size)",
+        "position[:] = self.order",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
+        "[chain shuffled-0]",
+    ),
+    Mutant(
+        "sparse-pivot-not-checked",
+        "a precision that is not positive definite has a log determinant, and its draws are accepted",
+        "multifrontal._factorise_small",
+        "if not 0.0 < panel[j, j] < np.inf:",
+        "panel[j, j] = abs(panel[j, j])\n        if not panel[j, j] < np.inf:",
+        "unit/test_sparse_cholesky.py::test_a_matrix_that_is_not_positive_definite_has_no_log_determinant",
+    ),
+    Mutant(
+        "sparse-update-kept-from-before",
+        "a front adds what another one has left in its place: a factor of another matrix",
+        "multifrontal._clear_updates",
+        "work[at : at + r * r] = 0.0",
+        "work[at : at + r * (r - 1)] = 0.0",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
+        "[large lattice-1]",
+    ),
+    Mutant(
+        "sparse-entry-in-another-front",
+        "an entry that the pattern lacks is written over another one",
+        "row_in_front",
+        "if not (is_own | is_below).all():",
+        "if not (is_own | is_below).any():",
+        "unit/test_sparse_cholesky.py::test_an_entry_without_a_place_is_an_error[1]",
+    ),
+    Mutant(
         "grid-axes-in-the-wrong-order",
         "a process on a grid has the covariance of another grid",
         "KroneckerProduct._unfolded",

@@ -219,10 +219,12 @@ def test_a_layout_survives_pickling(kind):
         ("chain with a mean", BAND, 1, 1),
         ("chain with a border of 5", BAND, 1, 5),
         ("width 3 with a border of 16", BAND, 3, 16),
+        ("season", BAND, 2, 7),
         ("star", BAND, 0, 1),
         ("dense", FRONTS, 0, 0),
         ("large lattice", FRONTS, 0, 0),
-        ("crossed", FRONTS, 0, 0),
+        ("crossed", BAND, 0, 15),
+        ("random and full", FRONTS, 0, 0),
     ],
 )
 def test_the_kind_is_the_one_that_costs_least(name, kind, width, border):
