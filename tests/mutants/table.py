@@ -653,8 +653,7 @@ GEOMETRY = [
         "banded._add_products",
         "found[j, a] += total",
         "found[j, a] += 0.0 * total",
-        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
-        "[season-0]",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones[season-0]",
     ),
     Mutant(
         "sparse-inverse-without-an-entry",
@@ -665,11 +664,11 @@ GEOMETRY = [
         "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones[lattice-1]",
     ),
     Mutant(
-        "sparse-places-in-the-order-of-elimination",
-        "each entry of a precision is that of another pair of sites",
+        "sparse-places-in-the-other-direction",
+        "the precision of a series is that of the series read backwards",
         "SparseLayout.places",
         "position[self.order] = np.arange(self.size)",
-        "position[:] = self.order",
+        "position[self.order[::-1]] = np.arange(self.size)",
         "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
         "[chain shuffled-0]",
     ),
