@@ -37,7 +37,7 @@ type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 
 # Draws in which sites and the hyperparameters' chart are learned, by default.
-TUNE = 400
+TUNE = 600
 
 
 class FieldDensity(JointBlocksDensity):
