@@ -93,7 +93,7 @@ def approximate_jointly(
     pair = (noise, -noise)
     reach = np.full(theta.size, REACH)
     reach[list(held)] = 0.0
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS if theta.size else 0):
         sites = variational_sites_at(density, theta, sites)
         target = JointTarget(density, _anchored(density, theta, sites), unscaled)
         found = optimize.minimize(
@@ -261,7 +261,7 @@ def _near(before: tuple[Array, Array], now: tuple[Array, Array]) -> bool:
 def _curvature(target: JointTarget, theta: Array, noises: Sequence[Array]) -> MarginalChart:
     """Return θ's chart from the curvature of the bound, by differences of its gradient."""
     columns = [_curvature_along(target, theta, direction, noises) for direction in np.eye(theta.size)]
-    hessian = np.array(columns)
+    hessian = np.array(columns).reshape(theta.size, theta.size)
     if not np.isfinite(hessian).all():
         raise PriorFailure(Failure.NON_FINITE)
     values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T))

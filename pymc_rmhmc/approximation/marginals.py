@@ -31,7 +31,7 @@ def fit_marginals(draws: Array) -> MarginalChart | None:
     than two draws, or where a parameter did not move.
     """
     count, size = draws.shape
-    if count < 2 or not (np.ptp(draws, axis=0) > 0.0).all():
+    if count < 2 or not size or not (np.ptp(draws, axis=0) > 0.0).all():
         return None
     middle, width = draws.mean(axis=0), draws.std(axis=0)
     scaled = (draws - middle) / width

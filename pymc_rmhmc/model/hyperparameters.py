@@ -53,7 +53,7 @@ class Hyperparameters:
 
     def pack(self, point: Point) -> Array:
         """Return θ (d,) of a point."""
-        return np.concatenate([np.ravel(point[name]) for name in self.names]).astype(np.float64)
+        return np.concatenate([np.empty(0), *(np.ravel(point[name]) for name in self.names)]).astype(np.float64)
 
     def unpack(self, theta: Array) -> Point:
         """Return the value variables of a θ."""

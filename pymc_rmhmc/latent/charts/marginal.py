@@ -116,4 +116,4 @@ class MarginalChart:
     def recover(self, theta: Array) -> Array:
         """ϑ of θ."""
         y = sinh_arcsinh_inverse((theta - self.location) / self.spread, self.skewness, self.tail)
-        return solve_lower(self.factor, y - self.centre)
+        return solve_lower(self.factor, y - self.centre) if y.size else y

@@ -87,8 +87,6 @@ def as_field(model: pm.Model, point: Point, policy: FieldPolicy = FIELD) -> InFi
 
 def _unless_refused(plan: FieldPlan) -> ReadField | str:
     """Read a field, or say why it cannot be."""
-    if not plan.theta.size:
-        return "it has no hyperparameters"
     try:
         return plan.read()
     except NO_DERIVATIVE:
