@@ -24,6 +24,8 @@ type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 LOG_2PI = math.log(2.0 * math.pi)
+# Of the inverse of a matrix with rows and columns of size 1: more than this leaves it no digit.
+SINGULAR = 1e13
 
 
 class SparseRows(NamedTuple):
@@ -70,7 +72,7 @@ class DenseRows(NamedTuple):
     offset : (n_rows,) array
         Their c.
     ground : array
-        The diagonal places of values that P₀ has doubled, since it may have no inverse without the rows. C takes that
+        The diagonal places of values that P₀ has doubled, or 1 where they are 0, since it may have no inverse without the rows. C takes that
         off again.
     """
 
@@ -134,6 +136,8 @@ def factorise_updated(
     doubled = np.empty(dense.ground.size)
     for i in range(doubled.size):
         doubled[i] = stored[dense.ground[i]]
+        if doubled[i] == 0.0:  # dense rows alone read it
+            doubled[i] = 1.0
         stored[dense.ground[i]] += doubled[i]
     log_determinant = factorise(kind, index, stored)
     spread, core = np.empty((k, dense.rows.shape[1])), np.empty((k, k))
@@ -142,13 +146,21 @@ def factorise_updated(
         solve(kind, index, stored, columns)
         spread[:] = columns.T
         middle = np.dot(dense.rows, columns)
+        size = np.empty(k)
         for i in range(k):
-            middle[i, i] += 1.0 if i < n_rows else -1.0 / doubled[i - n_rows]
+            inverse_weight = 1.0 if i < n_rows else -1.0 / doubled[i - n_rows]
+            size[i] = math.sqrt(middle[i, i] + abs(inverse_weight))
+            middle[i, i] += inverse_weight
         # Both C⁻¹ and this have one negative eigenvalue for each grounded value.
-        log_determinant += math.log(abs(np.linalg.det(middle)))
+        determinant = abs(np.linalg.det(middle))
+        if not determinant > 0.0:
+            return np.nan, spread, core
+        log_determinant += math.log(determinant)
         for i in range(doubled.size):
             log_determinant += math.log(doubled[i])
         core[:] = np.linalg.inv(middle)
+        if not np.abs(core * np.outer(size, size)).max() < SINGULAR:
+            log_determinant = np.nan
     return log_determinant, spread, core
 
 
