@@ -72,8 +72,8 @@ class DenseRows(NamedTuple):
     offset : (n_rows,) array
         Their c.
     ground : array
-        The diagonal places of values that P₀ has doubled, or 1 where they are 0, since it may have no inverse without the rows. C takes that
-        off again.
+        The diagonal places of values that P₀ has doubled, or 1 where they are 0, since it may have no inverse without
+        the rows. C takes that off again.
     """
 
     rows: Array
