@@ -28,8 +28,8 @@ type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 # How far θ is moved for each point at which entries are compared, and at how many of them patterns are looked for: a
-# coefficient may be 0 where a model begins.
-SPREADS, N_PATTERNS = (0.3, 0.3, 0.1, 0.6, 1.0), 2
+# coefficient may be 0 where a model begins, or on one side of it. The second point lies opposite the first.
+SPREADS, N_PATTERNS = (0.3, 0.4, 0.1, 0.6, 1.0), 2
 STILL, DIGITS = 1e-12, 9
 
 
@@ -78,7 +78,9 @@ def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
     size = affine.blocks[-1].stop
     function = by_python([affine.latents, affine.theta, *affine.others], [affine.residuals, affine.predictors])
     rng = np.random.default_rng(0)
-    points = [theta + spread * rng.standard_normal(theta.size) for spread in SPREADS]
+    moved = [rng.standard_normal(theta.size) for _ in SPREADS]
+    moved[1] = -moved[0]
+    points = [theta + spread * each for spread, each in zip(SPREADS, moved, strict=True)]
 
     def at(where: Array) -> Callable[[Array], Array]:
         return lambda values: np.concatenate([np.ravel(e) for e in function(values, where, *affine.given)])
@@ -127,14 +129,16 @@ class _Shared:
         """Compare values (p, m) at several points."""
         with np.errstate(all="ignore"):
             still = (np.abs(values - values[0]) <= STILL * (1.0 + np.abs(values[0]))).all(axis=0)
-            reference = np.where(values[0] != 0.0, values[0], 1.0)
-            signature = np.round(values[1:] / reference, DIGITS).T
+            # One that is 0 at the first point is compared with what it is elsewhere.
+            row = np.where(values[0] != 0.0, 0, np.abs(np.nan_to_num(values)).argmax(axis=0))
+            reference = values[row, np.arange(row.size)]
+            signature = np.round(values / np.where(reference != 0.0, reference, 1.0), DIGITS).T
         moving = np.flatnonzero(~still)
         _, first, which = np.unique(signature[moving], axis=0, return_index=True, return_inverse=True)
         coefficient, number = values[0].copy(), np.zeros(values.shape[1], np.int64)
         first = moving[first]
         number[moving] = 1 + which.ravel()
-        coefficient[moving] = values[0, moving] / values[0, first[which.ravel()]]
+        coefficient[moving] = reference[moving] / reference[first[which.ravel()]]
         return cls(coefficient, number, first)
 
 
