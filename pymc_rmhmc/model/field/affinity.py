@@ -252,17 +252,17 @@ class FieldChoice:
     refused: dict[TensorVariable, str]
 
 
-def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = None) -> FieldChoice | None:
+def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = None) -> FieldChoice | str:
     """Find the Gaussian variables that enter affinely together, all if they do and else one by one, the longest first.
 
-    None if there is none. Those that are wanted are looked at alone.
+    If there is none, say why. Those that are wanted are looked at alone.
     """
     allowed = graphs.free if wanted is None else wanted
     candidates = [v for v in graphs.free if v in graphs.residuals and v in allowed and _is_linear(graphs, v)]
     sizes = {v: np.size(graphs.point[str(graphs.values[v].name)]) for v in candidates}
     candidates.sort(key=lambda v: -sizes[v])
     if not candidates:
-        return None
+        return "no free variable is Gaussian"
     chosen, refused = _Search(graphs), dict[TensorVariable, str]()
     found = chosen.fit(candidates)
     if isinstance(found, FieldChoice):
@@ -275,7 +275,9 @@ def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = 
             latents, best = [*latents, variable], found
         else:
             refused[variable] = found
-    return None if best is None else FieldChoice(best.latents, best.rows, best.observations, refused)
+    if best is None:
+        return f"{candidates[0].name} is no part of one: {refused[candidates[0]]}"
+    return FieldChoice(best.latents, best.rows, best.observations, refused)
 
 
 def _is_linear(graphs: FieldGraphs, variable: TensorVariable) -> bool:
@@ -327,23 +329,33 @@ class _Search:
             if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
                 return observation
         ends: dict[TensorVariable, None] = {}
-        known: set[Variable] = set()
+        known, straight = set(seen.still), self._straight(mask, seen)
         for each in graphs.inputs_of(variable):
-            self._frontier(each, mask, seen, known, ends)
+            self._frontier(each, mask, straight, known, ends)
         if not 1 <= len(ends) <= MOST_PREDICTORS:
             return f"{variable.name} reads it through {len(ends)} expressions that are affine"
         return FieldObservation(variable, observation.log_density, tuple(ends))
 
+    def _straight(self, mask: int, seen: Affine) -> set[Variable]:
+        """Return the nodes that are affine as all are that they are made of: not the logarithm of an exponential."""
+        bits, straight = self._graphs.bits, set[Variable]()
+        for node, reads in bits.items():  # inputs come first
+            made_of = node.owner.inputs if reads & mask and node.owner else []
+            moving = [each for each in made_of if bits.get(each, 0) & mask and each not in seen.still]
+            if node in seen.affine and straight.issuperset(moving):
+                straight.add(node)
+        return straight
+
     def _frontier(
-        self, node: Variable, mask: int, seen: Affine, known: set[Variable], ends: dict[TensorVariable, None]
+        self, node: Variable, mask: int, straight: set[Variable], known: set[Variable], ends: dict[TensorVariable, None]
     ) -> None:
         """Note the last nodes on every way from the latents to one that are affine in them."""
-        if node in known or not self._graphs.bits.get(node, 0) & mask or node in seen.still:
+        if node in known or not self._graphs.bits.get(node, 0) & mask:
             return
         known.add(node)
-        if node in seen.affine:
+        if node in straight:
             ends[node] = None
             return
         if node.owner is not None:
             for each in node.owner.inputs:
-                self._frontier(each, mask, seen, known, ends)
+                self._frontier(each, mask, straight, known, ends)

@@ -141,6 +141,8 @@ class FieldBlock(Block):
         What moves, and the log density where residuals are 0, as graphs of θ.
     observed : sequence of PredictorTerms
         The likelihoods, in the order of their sites.
+    read_from : sequence of TensorVariable
+        What the maps were read from.
     point : dict
         Where the shapes of what the functions take besides are found.
     """
@@ -149,7 +151,8 @@ class FieldBlock(Block):
 
     def __init__(
         self, model: pm.Model, name: str, values: dict[str, int], theta: Hyperparameters, maps: FieldMaps,
-        numbers: TensorVariable, log_normaliser: TensorVariable, observed: Sequence[PredictorTerms], point: Point,
+        numbers: TensorVariable, log_normaliser: TensorVariable, observed: Sequence[PredictorTerms],
+        read_from: Sequence[TensorVariable], point: Point,
     ) -> None:  # fmt: skip
         self.name, self.value_names, self.sizes = name, tuple(values), tuple(values.values())
         self.maps, self.n_sites = maps, maps.predictors.n_rows
@@ -158,7 +161,7 @@ class FieldBlock(Block):
         along = log_normaliser + (numbers * bar).sum()
         self._numbers = GraphFunction(model, [symbol], [log_normaliser, numbers], point)
         self._pullback = GraphFunction(model, [symbol, bar], [gradient_by(along, symbol)], point)
-        self._shared = [(each, np.array(each.get_value())) for each in shared_inputs([numbers, log_normaliser])]
+        self._shared = [(each, np.array(each.get_value())) for each in shared_inputs([log_normaliser, *read_from])]
         self.shifts_likelihoods = np.zeros(theta.size, bool)
         eta = pt.dvector("eta", shape=(self.n_sites,))
         terms = [each.terms(eta) for each in observed]

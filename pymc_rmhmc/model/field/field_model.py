@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.compile import Function
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -21,7 +22,7 @@ from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import AffineExpressions, MovingMaps, read_maps
 from pymc_rmhmc.model.field.sparsity import NotSparse
 from pymc_rmhmc.model.forms.joint_model import JointModel
-from pymc_rmhmc.model.graph.graphs import by_python, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
 from pymc_rmhmc.model.observed.observed_terms import gradient_by
 
@@ -30,8 +31,9 @@ __all__ = ["FieldPlan", "plan_field"]
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
 
-# Where a field that was read is compared with the model: how far x and θ are moved.
-CHECKED = (0.3, 1.0)
+# Where a field that was read is compared with the model: how far each of θ and of x is moved, up or down by chance, and
+# then all of them the other way. So an entry that is 0 on one side of a value is seen.
+CHECKED, N_CHECKED = ((0.3, 1.0), (1.0, 3.0), (2.0, 10.0), (4.0, 30.0)), 2
 AGREEMENT = 1e-7
 DENSE = "it enters through a matrix with too many entries"
 
@@ -116,18 +118,29 @@ class ReadField:
         affine, maps, rng = self.affine, self.moving.maps, np.random.default_rng(1)
         graph = [self.moving.numbers, affine.residuals, affine.predictors]
         function = by_python([affine.latents, affine.theta], graph)
-        for spread in CHECKED:
-            at = theta + spread * rng.standard_normal(theta.size)
-            x = rng.standard_normal(maps.size)
-            numbers, residuals, predictors = function(x, at)
-            found = np.empty(residuals.size)
-            is_dense = np.isin(np.arange(found.size), self.moving.dense)
-            found[is_dense] = maps.dense @ x - maps.dense_offset
-            found[~is_dense] = _applied(maps.residuals, numbers, x, -1.0)
-            for read, true in ((found, residuals), (_applied(maps.predictors, numbers, x, 1.0), predictors)):
-                size = AGREEMENT * (1.0 + np.abs(true).max(initial=0.0))
-                if np.isfinite(true).all() and not np.allclose(read, true, rtol=0.0, atol=size):
-                    return False
+        for far, apart in [each for each in CHECKED for _ in range(N_CHECKED)]:
+            by = far * rng.choice([-1.0, 1.0], theta.size)
+            values = apart * rng.choice([-1.0, 1.0], maps.size) * rng.uniform(0.7, 1.0, maps.size)
+            if not (self._agrees_at(function, theta + by, values) and self._agrees_at(function, theta - by, -values)):
+                return False
+        return True
+
+    def _agrees_at(self, function: Function, theta: Array, x: Array) -> bool:
+        """Compare residuals and predictors with their maps at a θ and an x."""
+        maps = self.moving.maps
+        try:
+            with np.errstate(all="ignore"):
+                numbers, residuals, predictors = evaluated_there(function, x, theta)
+        except NoValueThere:
+            return True
+        found = np.empty(residuals.size)
+        is_dense = np.isin(np.arange(found.size), self.moving.dense)
+        found[is_dense] = maps.dense @ x - maps.dense_offset
+        found[~is_dense] = _applied(maps.residuals, numbers, x, -1.0)
+        for read, true in ((found, residuals), (_applied(maps.predictors, numbers, x, 1.0), predictors)):
+            size = AGREEMENT * (1.0 + np.abs(true).max(initial=0.0))
+            if np.isfinite(true).all() and not np.allclose(read, true, rtol=0.0, atol=size):
+                return False
         return True
 
     def build(self) -> JointModel:
@@ -142,8 +155,10 @@ class ReadField:
             first += observed[-1].size
         normaliser = self._log_normaliser()
         name = " + ".join(str(v.name) for v in choice.latents)
-        point, moving = plan.graphs.point, self.moving
-        block = FieldBlock(model, name, values, theta, moving.maps, moving.numbers, normaliser, observed, point)
+        maps, read_from, point = self.moving, [self.affine.residuals, self.affine.predictors], plan.graphs.point
+        block = FieldBlock(
+            model, name, values, theta, maps.maps, maps.numbers, normaliser, observed, read_from, point
+        )  # fmt: skip
         rest = self._rest()
         total = theta.place(model.logp(vars=rest, sum=False)) if rest else []
         summed = sum((each.sum() for each in total), start=pt.zeros(()))
@@ -197,8 +212,8 @@ def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] |
     """Find what of a model is a Gaussian field, or say why nothing is."""
     graphs = FieldGraphs(model, point)
     choice = choose_field(graphs, wanted)
-    if choice is None:
-        return "no Gaussian variable enters the model affinely"
+    if isinstance(choice, str):
+        return choice
     rest = [v for v in graphs.free if v not in choice.latents]
     theta = Hyperparameters(model, rest, point)
     return FieldPlan(graphs, choice, theta)
