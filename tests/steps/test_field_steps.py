@@ -1,0 +1,282 @@
+"""RMHMC on series and maps as one Gaussian field: draws, messages, and states that go on where they were."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.exceptions import SamplingError
+from scipy import stats
+from scipy.special import logsumexp
+
+from pymc_rmhmc import RMHMC, FlatMetric, describe, log_evidence
+from pymc_rmhmc.errors import DataError, Failure, RMHMCError, UnsupportedModelError
+from tests.model.conftest import exact_log_density
+from tests.steps.conftest import draw
+from tests.steps.test_joint_sampling import advance, goes_on_alike, value_points
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
+    pytest.mark.usefixtures("without_a_compiler"),
+]
+
+T = 44  # as many as the field is taken for
+COUNTS = np.random.default_rng(0).poisson(np.exp(1.0 + 0.5 * np.sin(np.arange(T) / 6.0)))
+RING = np.roll(np.eye(T), 1, axis=0) + np.roll(np.eye(T), -1, axis=0)
+FIELD = {"metric": FlatMetric(chart="field")}
+
+
+def series() -> pm.Model:
+    with pm.Model(coords={"t": np.arange(T)}) as model:
+        phi, s, mu = pm.Uniform("phi", -0.5, 1.0), pm.HalfNormal("s", 0.5), pm.Normal("mu", 0, 2)
+        h = pm.AR("h", rho=pt.stack([phi]), sigma=s, init_dist=pm.Normal.dist(0, 1), dims="t")
+        pm.Deterministic("level", pt.exp(mu + h), dims="t")
+        pm.Poisson("y", pt.exp(mu + h), observed=pm.Data("data", COUNTS), dims="t")
+    return model
+
+
+def bym() -> pm.Model:
+    with pm.Model() as model:
+        mu, s, rho = pm.Normal("mu", 0, 2), pm.HalfNormal("s"), pm.Beta("rho", 1, 1)
+        phi, theta = pm.ICAR("phi", W=RING), pm.Normal("theta", 0, 1, shape=T)
+        eta = mu + s * (pt.sqrt(1 - rho) * theta + pt.sqrt(rho / 1.7) * phi)
+        pm.Poisson("y", pt.exp(eta), observed=COUNTS)
+    return model
+
+
+def proper_map() -> pm.Model:
+    with pm.Model() as model:
+        alpha, tau, mu = pm.Beta("alpha", 2, 2), pm.Gamma("tau", 2, 2), pm.Normal("mu", 0, 2)
+        x = pm.CAR("x", mu=mu * np.ones(T), W=RING, alpha=alpha, tau=tau)
+        pm.Poisson("y", pt.exp(x), observed=COUNTS)
+    return model
+
+
+def effects() -> pm.Model:
+    """So few that nobody takes a field unless it is asked for; no site, since the data are normal."""
+    rng, group = np.random.default_rng(1), np.arange(30) % 5
+    with pm.Model() as model:
+        mu, s, noise = pm.Normal("mu"), pm.HalfNormal("s"), pm.HalfNormal("noise")
+        a = pm.Normal("a", mu, s, shape=5)
+        pm.Normal("y", a[group], noise, observed=rng.normal(size=5)[group] + 0.5 * rng.normal(size=30))
+    return model
+
+
+MODELS = {"series": (series, {"h", "mu"}), "BYM": (bym, {"phi", "theta", "mu"}), "map": (proper_map, {"x", "mu"})}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neighbours_are_sampled_as_a_field_and_the_log_says_so(name, caplog):
+    build, latents = MODELS[name]
+    model = build()
+    with model, caplog.at_level("INFO", logger="pymc"):
+        step = RMHMC()
+    (said,) = [r.message for r in caplog.records if "Gaussian field" in r.message]
+    assert "neighbours in" in said
+    assert all(variable in said for variable in latents)
+    assert {v.name for v in step.vars} == {v.name for v in model.continuous_value_vars}
+    idata = draw(model, step)
+    assert (idata.sample_stats["failure"] == Failure.NONE).all()
+    assert all(idata.posterior[v.name].std() > 0.0 for v in model.free_RVs)
+
+
+def test_the_reported_log_density_is_the_models_at_every_draw():
+    with pm.Model() as model:
+        s, mu = pm.HalfNormal("s", 0.5), pm.Normal("mu", 0, 2)
+        h = pm.GaussianRandomWalk("h", sigma=s, init_dist=pm.Normal.dist(0, 1), shape=T)
+        pm.Poisson("y", pt.exp(mu + h), observed=COUNTS)
+    idata = draw(model, RMHMC(model=model))
+    exact = exact_log_density(model)
+    logp = [float(exact(point)) for point in value_points(model, idata)]
+    np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
+
+
+@cache
+def sampled() -> tuple[pm.Model, object]:
+    model = series()
+    with model:
+        step = RMHMC()
+        return model, pm.sample(
+            120, tune=250, chains=2, cores=1, step=step, progressbar=False, random_seed=3,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+
+
+def test_draws_predict_the_data():
+    model, idata = sampled()
+    with model:
+        predicted = pm.sample_posterior_predictive(idata, progressbar=False, random_seed=1)
+    mean = predicted.posterior_predictive["y"].mean(("chain", "draw")).values
+    assert np.corrcoef(mean, COUNTS)[0, 1] > 0.5
+    np.testing.assert_allclose(
+        idata.posterior["level"], np.exp(idata.posterior["mu"] + idata.posterior["h"]), rtol=1e-10
+    )
+
+
+def test_most_trajectories_are_accepted():
+    _, idata = sampled()
+    assert 0.5 < float(idata.sample_stats["acceptance_rate"].mean()) <= 1.0
+    assert not idata.sample_stats["diverging"].any()
+
+
+@pytest.mark.parametrize("build", [series, effects])
+@pytest.mark.parametrize("during_tuning", [True, False])
+def test_a_restored_state_goes_on_alike_in_any_step(build, during_tuning):
+    model = build()
+    with model:
+        step, other = RMHMC(**FIELD), RMHMC(**FIELD)
+    step.setup_chain(np.random.default_rng(1), 60, 100)
+    point, _, _ = advance(step, model.initial_point(), 30)
+    if not during_tuning:
+        step.stop_tuning()
+        point, _, _ = advance(step, point, 5)
+    goes_on_alike((step, other, cloudpickle.loads(cloudpickle.dumps(step))), point, 12)
+
+
+@pytest.mark.slow
+def test_chains_of_other_processes_are_those_of_this_one():
+    def run(cores):
+        model = series()
+        with model:
+            return pm.sample(
+                20, tune=30, chains=2, cores=cores, mp_ctx="spawn", step=RMHMC(), progressbar=False, random_seed=3,
+                compute_convergence_checks=False,
+            ).posterior  # fmt: skip
+
+    here, there = run(1), run(2)
+    for name in ("h", "mu", "phi", "s"):
+        # Graphs are evaluated by Python here, and compiled there: they round differently.
+        np.testing.assert_allclose(here[name], there[name], rtol=1e-6, atol=1e-8)
+
+
+def test_the_field_is_taken_where_it_is_asked_for(caplog):
+    model = effects()
+    with model, caplog.at_level("INFO", logger="pymc"):
+        step = RMHMC(**FIELD)
+    assert "the Gaussian field" in caplog.text
+    assert "because the metric asks for it" in caplog.text
+    idata = draw(model, step)
+    assert (idata.sample_stats["failure"] == Failure.NONE).all()
+
+
+def test_describe_says_what_the_field_is():
+    description = describe(series())
+    printed = " ".join(str(description).split())
+    assert "h + mu: 45 values behind 44 observations, Gaussian field with a sparse precision" in printed
+    assert "read by y: poisson (log link); depends on phi, s." in printed
+    assert description.hyperparameters == ("phi", "s")
+    printed = " ".join(str(describe(effects(), **FIELD)).split())
+    assert "because the metric asks for it" in printed
+    assert "depends on s, noise" in printed
+
+
+def without_gaussians() -> None:
+    pm.Poisson("y", pm.Gamma("g", 2.0, 1.0), observed=COUNTS)
+
+
+def in_another_prior() -> None:
+    x = pm.GaussianRandomWalk("x", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 1), shape=T)
+    rate = pm.Gamma("rate", 2.0, pt.exp(x[3]))
+    pm.Poisson("y", rate * pt.exp(x), observed=COUNTS)
+
+
+def without_scales() -> None:
+    x = pm.GaussianRandomWalk("x", sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=T)
+    pm.Poisson("y", pt.exp(x), observed=COUNTS)
+
+
+def of_running_sums() -> None:
+    z = pm.Normal("z", shape=400)
+    pm.Poisson("y", pt.exp(pm.HalfNormal("s") * pt.cumsum(z)), observed=np.ones(400, int))
+
+
+REFUSED = {
+    "nothing Gaussian": (without_gaussians, "no free variable is Gaussian"),
+    "in another prior": (in_another_prior, "x is no part of one: the prior of rate depends on it and is not Gaussian"),
+    "no hyperparameters": (without_scales, "it has no hyperparameters"),
+    "running sums": (of_running_sums, "a matrix with too many entries"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_field_that_is_asked_for_and_is_none_is_refused_by_the_reason(name):
+    build, why = REFUSED[name]
+    with pm.Model():
+        build()
+        with pytest.raises(UnsupportedModelError, match=why):
+            RMHMC(**FIELD)
+
+
+def test_what_is_no_field_is_sampled_otherwise(caplog):
+    with pm.Model() as model, caplog.at_level("INFO", logger="pymc"):
+        without_scales()
+        idata = draw(model, draws=3, tune=3)
+    assert "Gaussian field" not in caplog.text
+    assert idata.posterior.sizes["draw"] == 3
+
+
+def test_new_counts_are_seen():
+    model = series()
+    with model:
+        step = RMHMC()
+        before = draw(model, step, draws=60, tune=80).posterior["mu"].mean()
+        pm.set_data({"data": 10 * (COUNTS + 1)})
+        after = draw(model, step, draws=60, tune=80).posterior["mu"].mean()
+    assert after - before > 1.5
+
+
+def test_new_covariates_need_a_new_step():
+    with pm.Model() as model:
+        x = pm.Data("x", np.linspace(-1.0, 1.0, T))
+        h = pm.GaussianRandomWalk("h", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 1), shape=T)
+        pm.Poisson("y", pt.exp(h + pm.Normal("b") * x), observed=COUNTS)
+        step = RMHMC()
+        pm.set_data({"x": np.linspace(1.0, -3.0, T)})
+    with pytest.raises(DataError, match=r"x has other values"):
+        draw(model, step)
+
+
+def test_data_that_no_count_can_be_are_an_error_and_no_draw():
+    model = series()
+    with model:
+        step = RMHMC()
+        pm.set_data({"data": np.full(T, -1)})
+        with pytest.raises((RMHMCError, SamplingError), match="y"):
+            draw(model, step)
+
+
+# --- the evidence ---
+
+Y = np.cumsum(np.random.default_rng(5).normal(size=T)) * 0.3
+
+
+def gaussian_series() -> pm.Model:
+    with pm.Model() as model:
+        s = pm.LogNormal("s", -1.0, 0.5)
+        h = pm.AR("h", rho=[0.9], sigma=s, init_dist=pm.Normal.dist(0, 1), shape=T)
+        pm.Normal("y", h, 0.4, observed=Y)
+    return model
+
+
+def exact_evidence() -> float:
+    """By quadrature over the one hyperparameter."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    values = []
+    for node in nodes:
+        s = math.exp(-1.0 + 0.5 * node)
+        root = np.linalg.inv(np.eye(T) - 0.9 * np.eye(T, k=-1))
+        covariance = root @ np.diag([1.0, *([s**2] * (T - 1))]) @ root.T + 0.16 * np.eye(T)
+        values.append(stats.multivariate_normal.logpdf(Y, np.zeros(T), covariance))
+    return float(logsumexp(values, b=weights / weights.sum()))
+
+
+def test_the_evidence_of_a_gaussian_series_is_exact_but_for_its_error():
+    found = log_evidence(gaussian_series(), random_seed=1, progressbar=False)
+    error = float(found["standard_error"])
+    assert error < 0.06
+    assert float(found["log_evidence"]) == pytest.approx(exact_evidence(), abs=4.0 * error + 0.01)
