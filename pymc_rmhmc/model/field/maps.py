@@ -30,6 +30,8 @@ type Indices = NDArray[np.int64]
 # How far θ is moved for each point at which entries are compared, and at how many of them patterns are looked for: a
 # coefficient may be 0 where a model begins, or on one side of it. The second point lies opposite the first.
 SPREADS, N_PATTERNS = (0.3, 0.4, 0.1, 0.6, 1.0), 2
+# Of u(θ): a factor of a kernel's covariance has a number for each entry, and no form is slower for it than this one.
+MOST_NUMBERS, NUMBERS_BY_HYPERPARAMETER = 64, 4
 STILL, DIGITS = 1e-12, 9
 
 
@@ -94,6 +96,8 @@ def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
     seeds = [(colour == c).astype(float) for c in range(int(colour.max(initial=0)) + 1)]
     entries, offsets = _values([at(where) for where in points], seeds, colour, row, column, size)
     shared = _Shared.of(np.concatenate((entries, offsets), axis=1))
+    if shared.first.size > MOST_NUMBERS + NUMBERS_BY_HYPERPARAMETER * theta.size:
+        raise NotSparse
     if np.isin(dense, _rows_that_move(shared, row.size)).any():
         raise NotSparse
     numbers = _numbers(affine, shared, row, column, seeds, colour)
