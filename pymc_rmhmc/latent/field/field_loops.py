@@ -17,7 +17,8 @@ from pymc_rmhmc.linalg.sparse_cholesky import factorise, select, solve
 
 __all__ = [
     "DenseRows", "FieldPattern", "SparseRows", "WeightedField", "drawn", "fixed_products", "log_evidence_at",
-    "multiplied", "pull_field", "pushed", "selected", "solve_field", "variances_of_rows", "weigh_field",
+    "multiplied", "pull_field", "pushed", "residual_product", "selected", "solve_field", "variances_of_rows",
+    "weigh_field",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -319,18 +320,30 @@ def drawn(
 
 
 @compiled
+def residual_product(
+    pattern: FieldPattern, field: WeightedField, values: Array
+) -> Array:  # pragma: no cover - compiled
+    """Return ``J v``, of sparse rows first."""
+    dense, n_sparse = pattern.dense, field.residual_offset.size
+    made = np.zeros(n_sparse + dense.offset.size)
+    rows, entries = pattern.residuals, field.residual_entries
+    for row in range(n_sparse):
+        for i in range(rows.start[row], rows.start[row + 1]):
+            made[row] += entries[i] * values[rows.column[i]]
+    for k in range(dense.offset.size):
+        for i in range(values.size):
+            made[n_sparse + k] += dense.rows[k, i] * values[i]
+    return made
+
+
+@compiled
 def pushed(
     pattern: FieldPattern, field: WeightedField, root: Array, values: Array
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """Return ``(J, s A) v``, of the size of z, and ``A v``."""
-    dense, n_sparse = pattern.dense, field.residual_offset.size
-    first = n_sparse + dense.offset.size
+    first = field.residual_offset.size + pattern.dense.offset.size
     made = np.empty(first + root.size)
-    made[:n_sparse] = multiplied(pattern.residuals, field.residual_entries, values)
-    for k in range(dense.offset.size):
-        made[n_sparse + k] = 0.0
-        for i in range(values.size):
-            made[n_sparse + k] += dense.rows[k, i] * values[i]
+    made[:first] = residual_product(pattern, field, values)
     predicted = multiplied(pattern.predictors, field.predictor_entries, values)
     for i in range(root.size):
         made[first + i] = root[i] * predicted[i]
@@ -351,8 +364,7 @@ def log_evidence_at(
     pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, mean: Array
 ) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
     """Return the log evidence less the prior's normaliser; ``J m - c`` and η at the centre m (n,)."""
-    nothing = np.zeros(0)
-    missed, _ = pushed(pattern, field, nothing, mean)
+    missed = residual_product(pattern, field, mean)
     n_sparse, total = field.residual_offset.size, 0.5 * (mean.size * LOG_2PI - field.log_determinant)
     for i in range(missed.size):
         missed[i] -= field.residual_offset[i] if i < n_sparse else pattern.dense.offset[i - n_sparse]

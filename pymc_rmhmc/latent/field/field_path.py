@@ -33,8 +33,8 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import (
     NativeFunction,
     call_for_value_and_slope,
+    call_for_value_and_two_slopes,
     call_for_vector,
-    call_likelihood,
 )
 
 __all__ = ["FieldChart", "FieldFunctions", "FieldSites", "evaluate_field", "follow_field"]
@@ -140,44 +140,88 @@ class FieldState(NamedTuple):
 
 
 @compiled
+def _sites_bar(
+    functions: FieldFunctions, sites: FieldSites, theta: Array, power: Array, growth_slope: Array,
+    by_logarithms: Array, by_theta: Array,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Add the derivative by θ of what has these by the logarithms of b and of w̄, (2, n)."""
+    for row in range(2):
+        total = by_logarithms[row].sum() * growth_slope[row]
+        for j in range(theta.size):
+            by_theta[j] += total * sites.exponents[row, j]
+    if functions.information.address == 0:
+        return
+    bar = np.zeros(power.size)
+    for i in range(power.size):
+        if sites.information[i] > 0.0:
+            bar[i] = (by_logarithms[0, i] + by_logarithms[1, i]) / (power[i] * sites.information[i])
+    given, bound = (theta, sites.eta, bar), functions.information_pullback.rest
+    found = call_for_vector(functions.information_pullback.address, given, bound)[0]
+    for j in range(theta.size):
+        by_theta[j] += found[j]
+
+
+@compiled
+def _sites_at(
+    functions: FieldFunctions, sites: FieldSites, theta: Array
+) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
+    """Return b, w̄, the power, and the slope of the growth at θ."""
+    information = sites.information
+    if functions.information.address != 0:
+        known = call_for_vector(functions.information.address, (theta, sites.eta), functions.information.rest)
+        information = known[0].copy()
+    return raised(
+        theta, information, sites.information, sites.linear, sites.precision, sites.theta, sites.exponents,
+        sites.log_most,
+    )  # fmt: skip
+
+
+@compiled
+def _chart_pullback(
+    chart: FieldChart, standard: Array, placed: Array, by_theta: Array, gradient: Array
+) -> None:  # pragma: no cover - compiled
+    """Write the derivative by ϑ, of what a standard normal leaves, in front of a gradient."""
+    for j in range(standard.size):
+        gradient[j] = standard[j]
+        for k in range(j, standard.size):
+            gradient[j] += chart.factor[k, j] * (placed[1, k] * by_theta[k] + placed[2, k])
+
+
+@compiled
+def _is_whole(value: float, vector: Array) -> bool:  # pragma: no cover - compiled
+    """Return whether a number and all of a vector are finite."""
+    square = 0.0
+    for i in range(vector.size):
+        square += vector[i] * vector[i]
+    return math.isfinite(value) and math.isfinite(square)
+
+
+@compiled
 def evaluate_field(
     pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, n_stored: int,
     position: Array,
 ) -> FieldState:  # pragma: no cover - compiled  # fmt: skip
     """Evaluate the joint density of (ϑ, z)."""
-    d = chart.centre.size
+    d, moves, nothing = chart.centre.size, sites.fixed.size == 0, np.zeros(0)
     standard, noise = position[:d], position[d:]
     placed, volume = place_hyperparameters(
         standard, chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail
     )
-    theta, stretch, volume_slope = placed[0], placed[1], placed[2]
+    theta = placed[0]
     prior, given = call_for_value_and_slope(functions.numbers.address, (theta,), functions.numbers.rest)
-    numbers = given.copy()
     rest, by_rest = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
-    log_normaliser, log_rest = prior.item(), rest.item()
-    information = sites.information
-    if functions.information.address != 0:
-        known = call_for_vector(functions.information.address, (theta, sites.eta), functions.information.rest)
-        information = known[0].copy()
-    moves = sites.fixed.size == 0
-    linear, precision, power, growth_slope = raised(
-        theta, information, sites.information, sites.linear, sites.precision, sites.theta, sites.exponents,
-        sites.log_most,
-    )  # fmt: skip
+    numbers, log_normaliser, log_rest = given.copy(), prior.item(), rest.item()
+    linear, precision, power, growth_slope = _sites_at(functions, sites, theta)
     fixed = fixed_products(pattern, n_stored, numbers, precision) if moves else sites.fixed
     field = weigh_field(pattern, fixed, numbers, linear, precision)
-    n = field.linear.size
-    status = WHOLE
-    if not (math.isfinite(log_normaliser) and math.isfinite(log_rest)):
-        status = NOT_FINITE
-    elif not math.isfinite(field.log_determinant):
+    status = WHOLE if math.isfinite(log_normaliser + log_rest) else NOT_FINITE
+    if status == WHOLE and not math.isfinite(field.log_determinant):
         status = NO_FACTOR
     if status != WHOLE:
-        nothing = np.zeros(0)
         return FieldState(
             status, -math.inf, nothing, theta, log_rest, log_normaliser, 0.0, nothing, nothing, nothing, field
         )
-    vectors = np.empty((n, 2))
+    vectors = np.empty((field.linear.size, 2))
     vectors[:, 0] = field.linear
     vectors[:, 1] = field.linear + drawn(pattern, field, np.sqrt(precision), noise)
     solve_field(pattern, field, vectors)
@@ -186,7 +230,7 @@ def evaluate_field(
     eta = multiplied(pattern.predictors, field.predictor_entries, values) + field.predictor_offset
     log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)
     if eta.size:
-        found = call_likelihood(functions.likelihood.address, theta, eta, functions.likelihood.rest)
+        found = call_for_value_and_two_slopes(functions.likelihood.address, (theta, eta), functions.likelihood.rest)
         log_likelihood, slope, by_theta = found[0].item(), found[1].copy(), found[2].copy()
     at_sites, residual = residual_of_sites(linear, precision, eta, slope)
     by_numbers, inverse = np.zeros(numbers.size), selected(pattern, field)
@@ -194,40 +238,19 @@ def evaluate_field(
         pattern, field, linear, precision, noise, residual, values, mean, eta, missed, centre, inverse, by_numbers
     )
     by_prior = call_for_vector(functions.pullback.address, (theta, by_numbers), functions.pullback.rest)[0]
-    for j in range(d):
-        by_theta[j] += by_rest[j] + by_prior[j]
+    by_theta += by_rest + by_prior
     if moves:
         variance = variances_of_rows(pattern.predictors, field.predictor_entries, inverse)
         by_logarithms = slope_by_multiples(
             linear, precision, centre, precision * variance, pushed, noise[noise.size - eta.size :], eta
         )
-        for row in range(2):
-            total = by_logarithms[row].sum() * growth_slope[row]
-            for j in range(d):
-                by_theta[j] += total * sites.exponents[row, j]
-        if functions.information.address != 0:
-            bar = np.zeros(power.size)
-            for i in range(eta.size):
-                which = i if power.size > 1 else 0
-                held = power[which] * sites.information[which]
-                if sites.information[which] > 0.0:
-                    bar[which] += (by_logarithms[0, i] + by_logarithms[1, i]) / held
-            by_information = call_for_vector(
-                functions.information_pullback.address, (theta, sites.eta, bar), functions.information_pullback.rest
-            )[0]
-            for j in range(d):
-                by_theta[j] += by_information[j]
+        _sites_bar(functions, sites, theta, power, growth_slope, by_logarithms, by_theta)
     total = log_rest + log_normaliser + log_evidence + log_likelihood - at_sites + volume
-    gradient, square = np.empty(position.size), 0.0
-    for j in range(d):
-        gradient[j] = standard[j]
-        total += 0.5 * standard[j] ** 2
-        for k in range(j, d):
-            gradient[j] += chart.factor[k, j] * (stretch[k] * by_theta[k] + volume_slope[k])
+    gradient = np.empty(position.size)
+    _chart_pullback(chart, standard, placed, by_theta, gradient)
     gradient[d:] = by_noise
-    for i in range(gradient.size):
-        square += gradient[i] ** 2
-    if not (math.isfinite(total) and math.isfinite(square)):
+    total += 0.5 * (standard * standard).sum()
+    if not _is_whole(total, gradient):
         status = NOT_FINITE
     return FieldState(
         status, total, gradient, theta, log_rest, log_normaliser, log_likelihood, eta, slope, values, field

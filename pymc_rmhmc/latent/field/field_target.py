@@ -28,9 +28,9 @@ from pymc_rmhmc.latent.solvers.precision import FieldRoot, PrecisionSpace
 from pymc_rmhmc.linalg.compiled.native import (
     NativeFunction,
     call_for_value_and_slope,
+    call_for_value_and_two_slopes,
     call_for_vector,
     native_function,
-    native_likelihood,
 )
 
 __all__ = ["FieldTarget"]
@@ -162,9 +162,9 @@ class FieldTarget(JointTarget):
         """Return the model's functions for compiled code; None if Numba has not compiled one."""
         density, block = cast("FieldModel", self.density), cast("FieldFunctionsOf", self.density.blocks[0])
         numbers, pullback, likelihood, *informations = block.compiled_functions()
-        found = native_likelihood(likelihood[0], theta, np.zeros(block.n_sites), likelihood[1])
-        bar = np.zeros(np.size(numbers[0](theta, *numbers[1])[1]))
         eta, by_site = np.zeros((2, block.n_sites)), np.zeros(block.n_sites)
+        found = native_function(likelihood[0], (theta, by_site), likelihood[1], call_for_value_and_two_slopes)
+        bar = np.zeros(np.size(numbers[0](theta, *numbers[1])[1]))
         vectors = [((theta, bar), pullback), *zip(((theta, eta), (theta, eta, by_site)), informations, strict=False)]
         both = numbers, density.compiled_rest()
         values = [native_function(f, (theta,), bound, call_for_value_and_slope) for f, bound in both]
@@ -175,4 +175,4 @@ class FieldTarget(JointTarget):
             return None
         nothing = NativeFunction(0, NOTHING)
         known = [each for each in moving if each is not None] or [nothing, nothing]
-        return FieldFunctions(first, second, rest, NativeFunction(found.address, found.rest), *known)
+        return FieldFunctions(first, second, rest, found, *known)

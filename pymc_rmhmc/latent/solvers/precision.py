@@ -44,6 +44,7 @@ from pymc_rmhmc.latent.field.field_loops import (
     multiplied,
     pull_field,
     pushed,
+    residual_product,
     selected,
     solve_field,
     variances_of_rows,
@@ -81,7 +82,7 @@ class FieldRoot(Root):
 
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``J v`` of values in the order of elimination."""
-        return np.asarray(pushed(self._structure.pattern, self._field, np.zeros(0), values)[0])
+        return np.asarray(residual_product(self._structure.pattern, self._field, values))
 
     def displace(self, whitened: Array) -> Array:
         """Return latent values, given in the order of elimination, in the model's."""

@@ -30,6 +30,7 @@ __all__ = [
     "call_apart",
     "call_for_two_vectors",
     "call_for_value_and_slope",
+    "call_for_value_and_two_slopes",
     "call_for_value_slope_matrix",
     "call_for_vector",
     "call_likelihood",
@@ -190,11 +191,12 @@ def _caller(result: types.Type) -> Caller:
 
 _RETURNED = (
     types.Tuple((_SCALAR, _NUMBERS)), types.Tuple((_NUMBERS,)), types.Tuple((_SCALAR, _NUMBERS, _MATRIX)),
-    types.Tuple((_NUMBERS,) * 2),
+    types.Tuple((_NUMBERS,) * 2), types.Tuple((_SCALAR, _NUMBERS, _NUMBERS)),
 )  # fmt: skip
 _CALLERS = tuple(_caller(result) for result in _RETURNED)
 (
     call_for_value_and_slope, call_for_vector, call_for_value_slope_matrix, call_for_two_vectors,
+    call_for_value_and_two_slopes,
 ) = _CALLERS  # fmt: skip
 _RESULTS: dict[object, types.Type] = dict(zip(_CALLERS, _RETURNED, strict=True))
 call_likelihood: Caller = intrinsic(_call_likelihood)
