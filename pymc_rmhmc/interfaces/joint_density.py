@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.interfaces.stated import StatedPrior
+from pymc_rmhmc.interfaces.stated import FieldMaps, StatedPrior
 
 __all__ = ["Bound", "JointBlock", "JointDensity"]
 
@@ -55,6 +55,10 @@ class JointBlock(Protocol):
     @property
     def is_field(self) -> bool:
         """Whether it is a Gaussian field, with a sparse precision."""
+
+    @property
+    def maps(self) -> FieldMaps | None:
+        """What does not move with θ of a field; None of another block."""
 
     @property
     def n_residuals(self) -> int:

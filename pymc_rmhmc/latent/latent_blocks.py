@@ -16,6 +16,7 @@ from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
+from pymc_rmhmc.latent.field.structure import structure_of
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
@@ -164,7 +165,9 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
 
     Coefficients are not dear: what is factorised there is had with its derivative.
     """
-    has_factor = block.is_sum or (block.design_shape is None and not block.is_field)
+    if block.maps is not None:
+        return structure_of(block.maps).is_expensive
+    has_factor = block.is_sum or block.design_shape is None
     return has_factor and (not block.fixed_covariance or block.has_moving_sites)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -9,11 +11,14 @@ from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
 from pymc_rmhmc.latent.field.field_loops import DenseRows, FieldPattern, SparseRows
-from pymc_rmhmc.linalg.sparse_cholesky import SparseLayout, sparse_layout
+from pymc_rmhmc.linalg.sparse_cholesky import FRONTS, SparseLayout, sparse_layout
 
-__all__ = ["FieldStructure"]
+__all__ = ["FieldStructure", "structure_of"]
 
 type Indices = NDArray[np.int64]
+
+# Numbers in a factor, up to which joint trajectories make more effective draws a second than turns of θ and z do.
+MOST_CHEAP = 200_000
 
 
 class FieldStructure:
@@ -45,6 +50,11 @@ class FieldStructure:
         rows = self._rows(maps.residuals), self._rows(maps.predictors)
         dense = self._dense_rows(patterns[0])
         self.pattern = FieldPattern(self.layout.kind, self.layout.index, *rows, dense, *_entries(rows))
+
+    @property
+    def is_expensive(self) -> bool:
+        """Whether a factor of P costs several times what a solve does: z then moves for little where θ is held."""
+        return self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP
 
     @property
     def n_noise(self) -> int:
@@ -83,6 +93,12 @@ class FieldStructure:
             np.vstack((rows, unit)), np.array([len(rows)]), self.maps.dense_offset,
             self.layout.places(grounded, grounded),
         )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def structure_of(maps: FieldMaps) -> FieldStructure:
+    """Return the structure of some maps, which is found once for all that is made of them."""
+    return FieldStructure(maps)
 
 
 def _pattern(rows: AffineRows, size: int) -> sparse.csr_array:

@@ -50,7 +50,7 @@ from pymc_rmhmc.latent.field.field_loops import (
     variances_of_rows,
     weigh_field,
 )
-from pymc_rmhmc.latent.field.structure import FieldStructure
+from pymc_rmhmc.latent.field.structure import FieldStructure, structure_of
 from pymc_rmhmc.latent.operators import Root
 
 __all__ = ["FieldRoot", "PrecisionSpace"]
@@ -132,7 +132,7 @@ class PrecisionSpace:
         numbers, normaliser = stated.numbers, stated.log_normaliser
         if not (math.isfinite(normaliser) and np.isfinite(numbers).all()):
             raise PriorFailure(Failure.NON_FINITE)
-        self.structure = structure = FieldStructure(stated.maps) if like is None else like.structure
+        self.structure = structure = structure_of(stated.maps)
         if like is not None and like._sites.precision is sites.precision:
             self.fixed: Array = like.fixed
         else:

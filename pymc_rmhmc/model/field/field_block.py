@@ -203,6 +203,7 @@ class FieldBlock(Block):
     def prior(self, theta: Array) -> StatedPrior:
         """Return the field at θ."""
         log_normaliser, numbers = self._numbers(theta)
+        assert self.maps is not None
         empty = np.zeros(0)
         return StatedPrior(empty, empty, (), None, StatedField(self.maps, numbers, float(log_normaliser)))
 

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
-from pymc_rmhmc.interfaces.stated import StatedPrior
+from pymc_rmhmc.interfaces.stated import FieldMaps, StatedPrior
 from pymc_rmhmc.model.forms import FORMS, form_of
 from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.priors import LatentVariable
@@ -140,6 +140,7 @@ class Block(ABC):
     fixed_covariance = False
     is_sum = is_field = False
     n_residuals: int = 0
+    maps: FieldMaps | None = None
     rows: NDArray[np.int64] | None = None
     plain: PlainReading | None = None
     has_moving_design = False
