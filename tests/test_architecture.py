@@ -137,7 +137,7 @@ def test_the_public_names_are_those_of_the_design():
         "MetricFieldBase", "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "AndersonSolver", "SiteFit",
         "SiteRegression", "GaussianSites", "laplace", "ep", "GaussianApproximation",
         "register_likelihood", "registered_likelihoods", "LikelihoodTerms", "Curvature", "Reading", "register_family",
-        "registered_families",
+        "registered_families", "register_residuals",
         "undo_log", "undo_logit", "undo_probit", "undo_cloglog",
         "parallel_tempering",
         "describe", "ModelDescription", "BlockDescription", "MetricDescription", "compare", "plot_compare",
@@ -189,7 +189,7 @@ def test_functions_are_compiled_in_the_rooms_that_say_so():
 
 
 # Counts of `tools/house.py` that may only fall. Who lowers one writes the new number here.
-AT_MOST = {"Any": 236, "isinstance": 0, "changed": 0, "names": 0, "short": 0, "words": 151}
+AT_MOST = {"Any": 234, "isinstance": 0, "changed": 0, "names": 0, "short": 0, "words": 147}
 # Two files of its name, and a row in two tables; an arrow is made of coefficients.
 FILES_OF_A_FORM = {"coefficients": 5, "dense": 4, "kronecker": 4}
 

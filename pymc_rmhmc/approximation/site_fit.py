@@ -303,7 +303,7 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
 
     It looks at a covariance's diagonal alone: a chain has no room for its factors next to its own.
     """
-    if block.design_shape is None and not (block.is_sum or block.is_field):
+    if block.design_shape is None and not (block.is_sum or block.maps is not None):
         return np.concatenate([each.variances() for each in prior_of(block, theta, derivative=False).vectors])
     nothing = GaussianSites(*np.zeros((2, block.n_sites)))
     return conditional_of(block, theta, nothing, derivative=False).marginals()[1]

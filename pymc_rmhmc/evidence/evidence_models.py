@@ -20,7 +20,7 @@ from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.model.predictions import predicted_variables, view_of, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.sampled.blocks import BlockDensity, FoundBlocks
-from pymc_rmhmc.sampled.field import FoundField
+from pymc_rmhmc.sampled.field_chain import FoundField
 from pymc_rmhmc.sampled.graph import FoundGeneral
 from pymc_rmhmc.sampled.process import FoundProcess
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian

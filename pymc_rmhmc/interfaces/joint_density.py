@@ -53,10 +53,6 @@ class JointBlock(Protocol):
         """Whether several vectors are read, by one matrix or each by its own."""
 
     @property
-    def is_field(self) -> bool:
-        """Whether it is a Gaussian field, with a sparse precision."""
-
-    @property
     def maps(self) -> FieldMaps | None:
         """What does not move with θ of a field; None of another block."""
 

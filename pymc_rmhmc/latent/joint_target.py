@@ -100,7 +100,7 @@ class JointTarget:
         self._native: tuple[Any, NativeLikelihood | None] = (None, None)
         self.refused: Array | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_native": (None, None)}
 
     def in_chart(self, chart: MarginalChart) -> JointTarget:
@@ -197,7 +197,7 @@ class JointTarget:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
             raise
-        if block.is_field:
+        if block.maps is not None:
             serves_again = True
         elif block.design_shape is None:
             serves_again = block.fixed_covariance

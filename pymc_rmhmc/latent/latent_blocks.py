@@ -16,7 +16,7 @@ from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
-from pymc_rmhmc.latent.field.structure import structure_of
+from pymc_rmhmc.latent.field.field_structure import structure_of
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
@@ -173,7 +173,7 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
 
 def n_noise(block: JointBlock) -> int:
     """The size of a block's z."""
-    if block.is_field:
+    if block.maps is not None:
         return block.n_residuals + block.n_sites
     if block.design_shape is None:
         return block.size + block.n_sites

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +123,7 @@ class LatentsGivenTheta:
         self.centre = latents.centre
         self._compiled = self._compile(target)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # An address is of this process alone; without it steps are made one by one.
         return self.__dict__ | {"_compiled": None}
 

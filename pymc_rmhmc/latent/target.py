@@ -189,7 +189,7 @@ class LatentTarget:
         )  # fmt: skip
         return Advanced(n_steps, finite, moved, driven, gained, SiteTargetPoint(eta, log_likelihood, value, force))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # An address is of this process alone, and found again.
         return {name: held for name, held in self.__dict__.items() if name != "_compiled"}
 

@@ -22,7 +22,7 @@ from pymc_rmhmc.model.words.describe import MetricDescription, ModelDescription,
 from pymc_rmhmc.sampled.blocks import FoundBlocks, alone_in_words, build_blocks, find_blocks
 from pymc_rmhmc.sampled.checks import check_curvature
 from pymc_rmhmc.sampled.choices import integrator_in_words, trajectory_in_words
-from pymc_rmhmc.sampled.field import FoundField
+from pymc_rmhmc.sampled.field_chain import FoundField
 from pymc_rmhmc.sampled.graph import FoundGeneral, find_general
 from pymc_rmhmc.sampled.process import FoundProcess, find_process
 from pymc_rmhmc.sampled.whole_model_metric import FoundRiemannian, find_riemannian, matrix_in_words

@@ -59,6 +59,7 @@ class _Block:
 
     design_shape = rows = None
     has_moving_design = has_moving_sites = is_sum = False
+    maps = None
 
     def __init__(self, **stated: Any) -> None:
         self.__dict__.update(stated)

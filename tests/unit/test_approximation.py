@@ -155,7 +155,7 @@ class CountBlock:
     """Poisson counts of a vector with a covariance: the sites' fixed point is known by quadrature."""
 
     design_shape, rows, is_sum, has_moving_design, fixed_covariance = None, None, False, False, False
-    n_sites, size, has_moving_sites = 3, 3, False
+    n_sites, size, has_moving_sites, maps = 3, 3, False, None
     y = np.array([0.0, 3.0, 9.0])
     covariance = np.asfortranarray(np.eye(3) + 0.5)
 
@@ -230,24 +230,14 @@ def test_variational_sites_have_the_expected_slope_and_curvature():
 def test_the_joint_approximation_is_centred_where_the_bound_is_highest():
     block = CountBlock()
 
-    def likelihoods(theta):
-        class Likelihood:
-            kinds = ("hessian",)
-
-            def gradient(self, eta):
-                return block.likelihood(theta, eta)[:2]
-
-            def curvature(self, eta, kind):
-                value, slope = self.gradient(eta)
-                return value, slope, np.exp(eta), np.ones(3)
-
-        return [[Likelihood()]]
-
-    found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0))
+    # The Laplace sites at the start are those of the counts themselves.
+    start = np.array([4.0, -3.0])
+    first = [GaussianSites(block.y - 1.0, np.ones(3))]
+    found = approximate_jointly(CountDensity(), first, start, np.random.default_rng(0))
     np.testing.assert_allclose(found.marginals.centre, 1.0, atol=1e-3)
     np.testing.assert_allclose(found.marginals.factor, np.eye(2), atol=1e-3)
     held = np.array([1])
-    found = approximate_jointly(CountDensity(), likelihoods, np.array([4.0, -3.0]), np.random.default_rng(0), held)
+    found = approximate_jointly(CountDensity(), first, start, np.random.default_rng(0), held)
     assert found.marginals.centre[1] == -3.0
     assert abs(found.marginals.centre[0] - 4.0) > 0.5
 

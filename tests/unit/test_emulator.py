@@ -554,7 +554,7 @@ def test_one_hyperparameter_is_emulated_as_quadrature_has_it():
     class One:
         """Under a logit."""
 
-        n_sites, size, design_shape, rows, is_sum = 1, 1, None, None, False
+        n_sites, size, design_shape, rows, is_sum, maps = 1, 1, None, None, False, None
         has_moving_design, fixed_covariance, has_moving_sites = False, False, False
 
         def forget(self):

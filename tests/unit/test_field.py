@@ -10,7 +10,7 @@ import pytest
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps, StatedField
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.field.structure import FieldStructure
+from pymc_rmhmc.latent.field.field_structure import FieldStructure
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from pymc_rmhmc.linalg.sparse_cholesky import BAND, FRONTS
 from tests.unit.test_diagonal_chart import differences

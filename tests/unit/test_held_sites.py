@@ -32,6 +32,7 @@ class StudentBlock:
 
     y: np.ndarray
     scale: float = 1.0
+    maps = None
 
     def standard(self, theta: np.ndarray, eta: np.ndarray) -> np.ndarray:
         return (self.y - eta) / (self.scale * np.exp(theta[1]))

@@ -207,7 +207,7 @@ class ToyBlock:
     inputs: np.ndarray = field(default_factory=lambda: np.linspace(0.0, 1.0, N))
     jitter: float = 1e-3
     fixed_covariance: bool = False
-    design_shape = None
+    design_shape = maps = None
     rows = None
     is_sum = False
     has_moving_design = False

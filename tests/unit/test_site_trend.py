@@ -44,7 +44,7 @@ class Block:
     fixed_covariance: bool = False
     has_moving_sites: bool = False
 
-    design_shape, rows, is_sum, n_sites = None, None, False, N
+    design_shape, rows, is_sum, n_sites, maps = None, None, False, N, None
     linear = np.linspace(-2.0, 3.0, N)
     precision = np.linspace(0.2, 4.0, N)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ class FieldTarget(JointTarget):
         self._compiled: Arguments | None = None
         self._is_looked_for = False
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # An address is of this process alone.
         return super().__getstate__() | {"_compiled": None, "_is_looked_for": False}
 

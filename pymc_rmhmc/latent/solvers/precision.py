@@ -50,7 +50,7 @@ from pymc_rmhmc.latent.field.field_loops import (
     variances_of_rows,
     weigh_field,
 )
-from pymc_rmhmc.latent.field.structure import FieldStructure, structure_of
+from pymc_rmhmc.latent.field.field_structure import FieldStructure, structure_of
 from pymc_rmhmc.latent.operators import Root
 
 __all__ = ["FieldRoot", "PrecisionSpace"]

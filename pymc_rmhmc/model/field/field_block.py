@@ -147,8 +147,6 @@ class FieldBlock(Block):
         Where the shapes of what the functions take besides are found.
     """
 
-    is_field = True
-
     def __init__(
         self, model: pm.Model, name: str, values: dict[str, int], theta: Hyperparameters, maps: FieldMaps,
         numbers: TensorVariable, log_normaliser: TensorVariable, observed: Sequence[PredictorTerms],

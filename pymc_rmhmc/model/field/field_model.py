@@ -20,7 +20,7 @@ from pymc_rmhmc.interfaces.stated import AffineRows
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import AffineExpressions, MovingMaps, read_maps
-from pymc_rmhmc.model.field.sparsity import NotSparse
+from pymc_rmhmc.model.field.probing import NotSparse
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken

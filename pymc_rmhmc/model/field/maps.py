@@ -19,7 +19,7 @@ from pytensor.tensor.shape import Reshape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
-from pymc_rmhmc.model.field.sparsity import NotSparse, colours_of, find_pattern
+from pymc_rmhmc.model.field.probing import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.graph.graphs import by_python
 
 __all__ = ["AffineExpressions", "MovingMaps", "read_maps"]

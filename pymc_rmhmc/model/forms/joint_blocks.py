@@ -138,7 +138,7 @@ class Block(ABC):
     n_sites: int
     design_shape: tuple[int, int] | None = None
     fixed_covariance = False
-    is_sum = is_field = False
+    is_sum = False
     n_residuals: int = 0
     maps: FieldMaps | None = None
     rows: NDArray[np.int64] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -87,7 +86,7 @@ class FoundField:
     why: str
 
     @classmethod
-    def of(cls, model: pm.Model, found: InField, compile_kwargs: dict[str, Any] | None) -> FoundField:
+    def of(cls, model: pm.Model, found: InField, compile_kwargs: dict[str, object] | None) -> FoundField:
         """Build the functions of a field that was read.
 
         Raises
