@@ -380,12 +380,6 @@ def test_a_variable_asked_for_alone_is_looked_at_alone():
     assert {v.name for v in plan.theta.variables} == {"mu", "s"}
 
 
-def test_no_hyperparameters_are_refused_in_words():
-    model = model_of(lambda: pm.Poisson("y", pt.exp(pm.Normal("a", 0, 1, shape=30)), observed=COUNTS))
-    with pytest.raises(UnsupportedModelError, match="no hyperparameters"):
-        field_asked_for(model, model.initial_point())
-
-
 def test_a_running_sum_of_many_has_too_many_entries():
     def build():
         s, z = pm.HalfNormal("s"), pm.Normal("z", shape=400)

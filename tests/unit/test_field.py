@@ -88,7 +88,8 @@ MAPS = {
     "dense rows that close two parts": intrinsic(parts=2, dense=2),
     "a dense row that data close": intrinsic(parts=2, dense=1),
     "one value": field_maps(1, [[0]], [[0]], seed=5),
-    "lattice": field_maps(144, [*singles(144), *lattice(12)], singles(144), seed=8),
+    "lattice": field_maps(49, [*singles(49), *lattice(7)], singles(49), seed=8),
+    "many pairs": field_maps(144, [*singles(144), *random_rows(144, 200, 3)], singles(144), seed=8),
 }
 
 
@@ -186,7 +187,7 @@ def dense(maps, sites) -> Dense:
 def test_both_kinds_of_factor_are_among_these_fields():
     kinds = {name: FieldStructure(each).layout.kind for name, each in MAPS.items()}
     assert kinds["walk"] == BAND
-    assert kinds["lattice"] == FRONTS
+    assert kinds["many pairs"] == FRONTS
 
 
 def test_the_evidence_is_what_normalises_prior_times_sites(space, dense):
