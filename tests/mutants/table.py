@@ -2914,6 +2914,22 @@ FIELD = [
         "unit/test_field.py::test_dense_rows_that_leave_a_part_open_have_no_factor[False-0.0]",
     ),
     Mutant(
+        "field-without-its-trend",
+        "hyperparameters feel nothing of what their trend does to the sites, where steps are made at once",
+        "evaluate_field",
+        "by_theta[j] += total * sites.exponents[row, j]",
+        "by_theta[j] += 0.0 * total",
+        "model/test_field_target.py::test_value_and_gradient_are_those_that_are_added_up_in_python[a dense row-True]",
+    ),
+    Mutant(
+        "field-kicked-whole-at-the-end",
+        "trajectories of a field are not reversible: draws of the wrong posterior",
+        "follow_field",
+        "        kick(momentum, state.gradient, 0.5 * step_size)\n    return",
+        "        kick(momentum, state.gradient, step_size)\n    return",
+        "model/test_field_target.py::test_steps_made_at_once_are_steps_made_one_by_one[no site]",
+    ),
+    Mutant(
         "map-of-neighbours-that-differ",
         "a CAR with a negative alpha is sampled as one with a positive one",
         "residuals._map",
