@@ -2916,7 +2916,7 @@ FIELD = [
     Mutant(
         "field-without-its-trend",
         "hyperparameters feel nothing of what their trend does to the sites, where steps are made at once",
-        "evaluate_field",
+        "_sites_bar",
         "by_theta[j] += total * sites.exponents[row, j]",
         "by_theta[j] += 0.0 * total",
         "model/test_field_target.py::test_value_and_gradient_are_those_that_are_added_up_in_python[a dense row-True]",
