@@ -64,6 +64,8 @@ DAMPING = 0.7
 FIRST_ROUNDS, SETTLING_ROUNDS = 24, 8
 WIDEST, TINY, LEAST_SITE, FASTEST = 5.0, 1e-6, 1e-5, 20.0
 SITE_TOLERANCE = 0.05
+# Slopes beyond this lead too far in the first round; how often the distance is doubled and halved instead.
+STEEP, DOUBLINGS, HALVINGS = 40.0, 40, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ def sites_from_nothing(block: JointBlock, theta: Array) -> GaussianSites:
     is far away: they are held above the size of the slope, less and less.
     """
     n = block.n_sites
-    sites = GaussianSites(np.zeros(n), np.ones(n))
+    sites = _near_steep_data(block, theta, GaussianSites(np.zeros(n), np.ones(n)))
     for k in range(FIRST_ROUNDS):
         try:
             centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
@@ -201,6 +203,40 @@ def sites_from_nothing(block: JointBlock, theta: Array) -> GaussianSites:
             sites.precision + DAMPING * (precision - sites.precision),
         )
     return sites
+
+
+def _near_steep_data(block: JointBlock, theta: Array, sites: GaussianSites) -> GaussianSites:
+    """Put each site whose likelihood is steep where its slope is 0: a step by that slope would lead far beyond."""
+    try:
+        inner = conditional_of(block, theta, sites, derivative=False).centre.copy()
+    except PriorFailure:
+        return sites
+    slope = block.likelihood(theta, inner)[1]
+    opened = steep = np.abs(slope) > STEEP
+    if not steep.any():
+        return sites
+    sign, outer = np.sign(slope), inner.copy()
+
+    def leads_on(at: Array) -> NDArray[np.bool_]:
+        return np.asarray(block.likelihood(theta, at)[1] * sign > 0.0)
+
+    with np.errstate(all="ignore"):
+        for k in range(DOUBLINGS):
+            outer = np.where(opened, inner + sign * 2.0**k, outer)
+            on = leads_on(outer) & opened
+            inner, opened = np.where(on, outer, inner), on
+            if not on.any():
+                break
+        for _ in range(HALVINGS):
+            middle = np.where(steep, 0.5 * (inner + outer), inner)
+            on = leads_on(middle)
+            inner, outer = np.where(on, middle, inner), np.where(on, outer, middle)
+        width = DIFFERENCE * (1.0 + np.abs(inner)) * steep
+        above, below = (block.likelihood(theta, inner + by)[1] for by in (width, -width))
+        curvature = np.where(steep, (below - above) / np.where(steep, 2.0 * width, 1.0), 1.0)
+    found = steep & np.isfinite(curvature) & np.isfinite(inner)
+    precision = np.where(found, np.maximum(curvature, LEAST_SITE), sites.precision)
+    return GaussianSites(np.where(found, precision * inner, sites.linear), precision)
 
 
 def variational_sites_at(

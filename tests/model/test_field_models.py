@@ -10,9 +10,11 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from pymc_rmhmc.approximation.joint_mode import sites_from_nothing
 from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model.field.field_model import FieldPlan, plan_field
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from tests.model.conftest import exact_log_density
@@ -423,3 +425,20 @@ def test_a_series_outside_its_stationary_region_has_the_models_density():
     position[joint.theta.names.index("phi")] = 1.3
     expected = float(exact_log_density(model)(placed.values_at(position)))
     assert placed.log_density_at(position) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6])
+def test_first_sites_of_counts_lie_near_them_however_large_they_are(size):
+    """The slope where the chain begins is the count: a step by it leads to no number."""
+    counts = np.random.default_rng(1).poisson(size * np.exp(np.sin(np.arange(T))))
+    with pm.Model() as model:
+        walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 5), shape=T)
+        pm.Poisson("y", pt.exp(walk), observed=counts)
+    _, joint = joint_of(model)
+    (block,), theta = joint.blocks, joint.theta.pack(model.initial_point())
+    sites = sites_from_nothing(block, theta)
+    centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
+    assert np.abs(centre - np.log(counts + 0.5)).max() < 1.5
+    assert variance.max() < 1.0
+    if size > 1.0:
+        np.testing.assert_allclose(sites.precision, counts, rtol=0.02)
