@@ -221,7 +221,7 @@ def random_matrix(shape: tuple[int, int], density: float, seed: int) -> np.ndarr
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
-    ("shape", "density"), [((40, 30), 0.1), ((500, 200), 0.01), ((200, 900), 0.003), ((60, 300), 0.01)]
+    ("shape", "density"), [((40, 30), 0.1), ((500, 200), 0.01), ((200, 900), 0.003), ((60, 300), 0.04)]
 )
 def test_a_pattern_is_that_of_the_matrix(shape, density, seed):
     matrix, rng = random_matrix(shape, density, seed), np.random.default_rng(seed)
@@ -251,7 +251,7 @@ def test_an_entry_that_is_zero_at_one_point_is_found_at_another():
 @pytest.mark.parametrize("n_dense", [1, 5])
 def test_dense_rows_are_told_apart_from_sparse_ones(n_dense):
     n, rng = 400, np.random.default_rng(1)
-    matrix = np.vstack((random_matrix((500, n), 0.004, 2), rng.standard_normal((n_dense, n))))
+    matrix = np.vstack((random_matrix((500, n), 0.01, 2), rng.standard_normal((n_dense, n))))
     matrix = matrix[rng.permutation(len(matrix))]
     row, column, dense = find_pattern([affine(matrix, np.zeros(len(matrix)))], [slice(0, n)])
     expected = np.flatnonzero((matrix != 0.0).sum(axis=1) == n)

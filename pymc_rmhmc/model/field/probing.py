@@ -22,7 +22,7 @@ type Map = Callable[[Array], Array]
 
 # Of so many values each is moved by itself.
 ONE_BY_ONE = 64
-N_COLOURS, N_ROUNDS = 32, 8
+N_COLOURS, N_ROUNDS = 32, 10
 TOLERANCE = 1e-6
 # Rows with more entries are dense, and as many of them there may be.
 LONGEST_ROW, MOST_DENSE = 64, 16
@@ -87,7 +87,7 @@ def _decoded(
     probe = rng.uniform(0.5, 1.5, count)
     answer = _answer(function, zero, probe, block, size)
     unread, found = np.ones(zero.size, bool), []
-    known = sparse.csr_array((zero.size, count))
+    known, rest = sparse.csr_array((zero.size, count)), list[tuple[Indices, Indices, Array]]()
     for _ in range(N_ROUNDS):
         colour = rng.integers(N_COLOURS, size=count)
         entries = []
@@ -103,14 +103,19 @@ def _decoded(
             fits = np.abs(turned[rows] - one[rows] * random[place]) <= TOLERANCE * np.abs(one[rows])
             fits &= np.abs(at[rows] - one[rows] * index[place]) <= TOLERANCE * np.abs(at[rows])
             entries.append((rows[fits], place[fits], one[rows[fits]]))
-        row, column, value = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+        row, column, value = (np.concatenate(parts) for parts in zip(*entries, *rest, strict=True))
+        first = np.unique(row * count + column, return_index=True)[1]
+        row, column, value = row[first], column[first], value[first]
         known = sparse.csr_array((value, (row, column)), shape=known.shape)
         # A row is read where what was found of it explains its answer to all values at once.
         missed = np.abs(known @ probe - answer)
         read = unread & (missed <= TOLERANCE * (np.abs(answer) + np.abs(known) @ probe))
         kept = read[row]
         found.append((row[kept], column[kept] + block.start))
+        # The others go on with what was found of them.
         unread &= ~read
+        kept = unread[row]
+        rest = [(row[kept], column[kept], value[kept])]
         if not unread.any():
             break
     return found, unread
