@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from pymc_rmhmc import RMHMC, FlatMetric, describe, log_evidence
-from pymc_rmhmc.errors import DataError, Failure, RMHMCError, UnsupportedModelError
+from pymc_rmhmc.errors import CovarianceError, DataError, Failure, RMHMCError, UnsupportedModelError
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, value_points
@@ -124,8 +124,7 @@ def test_most_trajectories_are_accepted():
     assert not idata.sample_stats["diverging"].any()
 
 
-@pytest.mark.parametrize("build", [series, effects])
-@pytest.mark.parametrize("during_tuning", [True, False])
+@pytest.mark.parametrize(("build", "during_tuning"), [(series, True), (effects, True), (effects, False)])
 def test_a_restored_state_goes_on_alike_in_any_step(build, during_tuning):
     model = build()
     with model:
@@ -224,6 +223,52 @@ def test_a_field_without_hyperparameters_is_sampled():
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0], logp, atol=1e-6)
 
 
+def of_four_parts(each: int) -> pm.Model:
+    """Rings of which only one has data: the one soft sum to zero does not say where the others are."""
+    ring = np.roll(np.eye(each), 1, axis=0) + np.roll(np.eye(each), -1, axis=0)
+    with pm.Model() as model:
+        phi = pm.ICAR("phi", W=np.kron(np.eye(4), ring))
+        pm.Poisson("y", pt.exp(pm.HalfNormal("s") * phi[:each]), observed=COUNTS[:each])
+    return model
+
+
+@pytest.mark.parametrize("each", [11, 30], ids=["the sum is a sparse row", "the sum is a dense row"])
+def test_a_map_that_nothing_closes_is_an_error_by_name(each):
+    model = of_four_parts(each)
+    with pytest.raises(
+        CovarianceError, match="phi: the prior precision and the data leave a direction without a bound"
+    ):
+        draw(model, RMHMC(model=model))
+
+
+def test_neighbours_that_are_not_mutual_are_an_error():
+    weights = RING.copy()
+    weights[0, 1] = 0.0
+    with pm.Model() as model:
+        x = pm.CAR("x", mu=np.zeros(T), W=weights, alpha=pm.Beta("alpha", 2, 2), tau=1.0)
+        pm.Poisson("y", pt.exp(x), observed=COUNTS)
+    with pytest.raises(DataError, match="W is a symmetric adjacency matrix"):
+        draw(model, RMHMC(model=model))
+
+
+def test_a_proper_map_with_an_area_without_neighbours_is_no_field():
+    with pm.Model():
+        weights = np.pad(RING[:-1, :-1], (0, 1))
+        x = pm.CAR("x", mu=np.zeros(T), W=weights, alpha=pm.Beta("alpha", 2, 2), tau=1.0)
+        pm.Poisson("y", pt.exp(x), observed=COUNTS)
+        with pytest.raises(UnsupportedModelError, match="no free variable is Gaussian"):
+            RMHMC(**FIELD)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_shortest_series_are_sampled(size):
+    with pm.Model() as model:
+        x = pm.AR("x", rho=[0.5], sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 1), shape=size)
+        pm.Poisson("y", pt.exp(x), observed=COUNTS[:size])
+    idata = draw(model, RMHMC(model=model, **FIELD))
+    assert (idata.sample_stats["failure"] == Failure.NONE).all()
+
+
 def test_new_counts_are_seen():
     model = series()
     with model:
@@ -279,6 +324,7 @@ def exact_evidence() -> float:
     return float(logsumexp(values, b=weights / weights.sum()))
 
 
+@pytest.mark.slow
 def test_the_evidence_of_a_gaussian_series_is_exact_but_for_its_error():
     found = log_evidence(gaussian_series(), random_seed=1, progressbar=False)
     error = float(found["standard_error"])
