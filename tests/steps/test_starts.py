@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, SamplingError
 from tests.steps.conftest import COUNTS, X, draw
 
@@ -68,8 +68,12 @@ def walk_smoother() -> pm.Model:
     return model
 
 
-def test_a_start_that_nobody_chose_is_left_for_a_better_one():
-    draws = draw(walk_smoother(), tune=100).posterior
+@pytest.mark.parametrize("chart", ["latent", "field"])
+def test_a_start_that_nobody_chose_is_left_for_a_better_one(chart):
+    """A field of Normal data can be computed at that start, and moves on."""
+    model = walk_smoother()
+    with model:
+        draws = draw(model, RMHMC(metric=FlatMetric(chart=chart)), tune=100).posterior
     # The data's noise has a standard deviation of about a half.
     assert 1.0 < float(draws["tau"].mean()) < 40.0
     assert np.abs(draws["z"].values).max() < 10.0
@@ -91,7 +95,7 @@ def test_a_chain_begins_elsewhere_where_the_models_start_has_no_gradient(caplog)
 def test_a_start_that_was_chosen_is_not():
     model = walk_smoother()
     with pytest.raises(CovarianceError, match="starting point"), model:
-        draw(model, RMHMC(init="keep"))
+        draw(model, RMHMC(init="keep", metric=FlatMetric(chart="latent")))
 
 
 def test_a_chain_that_stands_still_in_tuning_is_stopped():
