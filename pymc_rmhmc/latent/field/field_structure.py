@@ -17,7 +17,8 @@ __all__ = ["FieldStructure", "structure_of"]
 
 type Indices = NDArray[np.int64]
 
-# Numbers in a factor, up to which joint trajectories make more effective draws a second than turns of θ and z do.
+# Numbers in a factor, up to which θ and z move together: at 52,000 they made 57 effective draws a second so, and 37 in
+# turns. From where on turns are better was not measured.
 MOST_CHEAP = 200_000
 
 
