@@ -180,20 +180,21 @@ class LogDensity(Protocol):
 
 
 def emulate_marginal(
-    target: JointTarget, thetas: Array, rng: np.random.Generator
+    target: JointTarget, thetas: Array, rng: np.random.Generator, stays: int = 0
 ) -> tuple[MarginalChart, Emulator] | None:
     """Emulate what the marginal posterior of ϑ has beyond a standard normal, in a chart that is made for it.
 
-    The target is in a chart that was fitted to draws of θ (m, d). None if there are too few distinct draws or finite
-    densities for a parabola in so many hyperparameters, or if no block's hyperparameters are dear: joint trajectories
-    are cheaper there.
+    The target is in a chart that was fitted to draws of θ (m, d). Of draws that followed an emulator, it is also asked
+    for where so many of the longest stays were: that emulator was too low there. None if there are too few distinct
+    draws or finite densities for a parabola in so many hyperparameters, or if no block's hyperparameters are dear:
+    joint trajectories are cheaper there.
     """
     if not can_be_emulated(target.density, target.n_theta):
         return None
-    points = _design(target.chart, thetas, rng)
+    points = _design(target.chart, thetas, rng, stays)
     if points is None:
         return None
-    noises = rng.standard_normal((N_NOISES, target.size - target.n_theta))
+    noises = rng.standard_normal((N_NOISES if target.n_sites else 1, target.size - target.n_theta))
     return _emulate(_Marginal(target, noises), points, thetas, rng)
 
 
@@ -348,9 +349,9 @@ def _through(points: Array, values: Array) -> Emulator | None:
     return interpolate(points[kept], values[kept])
 
 
-def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator) -> Array | None:
+def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator, stays: int = 0) -> Array | None:
     """Choose the ϑ at which the density is evaluated for a draft, (m, d); None if the draws are too few."""
-    distinct = np.unique(thetas, axis=0)
+    distinct, lengths = np.unique(thetas, axis=0, return_counts=True)
     d = thetas.shape[1]
     n_each = min(_n_each(d), len(distinct))
     if len(distinct) < FEWEST_DRAWS or n_coefficients(d) > SHARE_OF_TREND * n_each * len(SCALES):
@@ -358,7 +359,8 @@ def _design(chart: MarginalChart, thetas: Array, rng: np.random.Generator) -> Ar
     draws = np.array([chart.recover(theta) for theta in rng.permutation(distinct)])
     scales = np.repeat(SCALES, n_each)
     points = np.resize(draws, (scales.size, d)) * scales[:, None]
-    return np.concatenate((points, _along_axes(draws)))
+    longest = distinct[np.argsort(-lengths, kind="stable")[:stays]]
+    return np.concatenate((points, _along_axes(draws), *([chart.recover(theta)] for theta in longest)))
 
 
 def _along_axes(draws: Array) -> Array:

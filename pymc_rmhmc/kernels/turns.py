@@ -163,6 +163,14 @@ class LatentMove:
         return max(shorter, min(self.step_size, self.length.covering))
 
 
+class FreshLatents:
+    """A draw of z where no site sees it: it is standard normal whatever ϑ is."""
+
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
+        """Draw z."""
+        return Transition(TurnState(rng.standard_normal(state.noise.size), state.point), True, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class HyperparameterMove:
     """A trajectory of ϑ along an emulator of its marginal density where z is held, judged by the density."""
@@ -357,8 +365,11 @@ class TurnMoves:
     ) -> Alternation:
         """Return a draw's moves, of which those of both halves and of the parameters have a probability."""
         target, length = self.target, self.length
+        hyperparameters = HyperparameterMove(target, self.flow, length)
+        if not target.n_sites:
+            return Alternation(target, Cycle((*first, FreshLatents(), *(hyperparameters,) * rounds)))
         before = (*first, Sometimes(both, BothMove(target, self.splitting, length, step_size)))
         if self.parameters is not None:
             before = (*before, Sometimes(parameters, self.parameters))
-        turn = Turn(LatentMove(length, step_size, self.trends), HyperparameterMove(target, self.flow, length))
+        turn = Turn(LatentMove(length, step_size, self.trends), hyperparameters)
         return Alternation(target, Cycle((*before, *(turn,) * rounds)))

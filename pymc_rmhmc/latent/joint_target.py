@@ -83,6 +83,8 @@ class JointTarget:
 
     Attributes
     ----------
+    n_sites : int
+        How many sites see z; where there are none, it is standard normal whatever ϑ is.
     refused : (d,) array or None
         The last θ at which a prior could not be factorised.
     """
@@ -95,6 +97,7 @@ class JointTarget:
         ends = self.n_theta + np.cumsum([0, *(n_noise(block) for block in density.blocks)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
+        self.n_sites = sum(held.sites.linear.size for held in self.sites)
         self._made: dict[int, Any] = {}
         # Of the only block, once it has been looked for: with what it was bound to, which data may replace.
         self._native: tuple[Any, NativeLikelihood | None] = (None, None)

@@ -153,6 +153,8 @@ class LatentsGivenTheta:
 
     def at_noise(self, noise: Array) -> LatentsPoint:
         """Evaluate at z."""
+        if not self.centre.size:  # where z is placed is of no use to the density
+            return self.at(self._by_block(self.centre))
         placed = self.place(noise)
         point = self.at([each.eta for each in placed])
         point.placed = placed

@@ -36,7 +36,7 @@ type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 
 # Draws in which sites and the hyperparameters' chart are learned, by default.
-TUNE = 600
+TUNE = 400
 
 
 class FieldDensity(JointBlocksDensity):

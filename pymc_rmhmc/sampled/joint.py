@@ -190,13 +190,12 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
         """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
         rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
         assert held is not None
-        need = TURNS.need(rejected)
         longer = self.joint.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
         return self.turns.kernel(
             held.in_use(tuning=tuning),
             TURNS.rounds,
-            Sometimes(TURNS.joint_by_rejected * need, JointMove(self.target, longer)),
-            both=TURNS.both_by_rejected * need,
+            Sometimes(TURNS.share_of_joint(rejected, self.target.n_sites), JointMove(self.target, longer)),
+            both=TURNS.both_by_rejected * TURNS.need(rejected),
             parameters=TURNS.share_of_parameters(rejected),
         )
 

@@ -2906,6 +2906,14 @@ FIELD = [
         "model/test_field_models.py::test_new_data_of_the_likelihood_are_seen_and_new_data_of_the_maps_refused",
     ),
     Mutant(
+        "field-without-fresh-latents",
+        "latent values that no site sees stay where they are while hyperparameters take turns",
+        "FreshLatents.step",
+        "TurnState(rng.standard_normal(state.noise.size), state.point)",
+        "TurnState(state.noise, state.point)",
+        "steps/test_field_steps.py::test_normal_data_take_turns_in_which_latent_values_are_drawn_anew",
+    ),
+    Mutant(
         "field-open-in-a-part",
         "a map of which one part has no level gives draws of rounding errors",
         "factorise_updated",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
+import arviz as az
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -322,6 +323,40 @@ def exact_evidence() -> float:
         covariance = root @ np.diag([1.0, *([s**2] * (T - 1))]) @ root.T + 0.16 * np.eye(T)
         values.append(stats.multivariate_normal.logpdf(Y, np.zeros(T), covariance))
     return float(logsumexp(values, b=weights / weights.sum()))
+
+
+def posterior_by_quadrature() -> tuple[np.ndarray, np.ndarray]:
+    """Mean of log s and of every h, and mean of their squares."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    log_densities, first, second = [], [], []
+    for log_s in -1.0 + 0.5 * nodes:
+        root = np.linalg.inv(np.eye(T) - 0.9 * np.eye(T, k=-1))
+        prior = root @ np.diag([1.0, *([math.exp(2.0 * log_s)] * (T - 1))]) @ root.T
+        covariance = prior + 0.16 * np.eye(T)
+        log_densities.append(stats.multivariate_normal.logpdf(Y, np.zeros(T), covariance))
+        gain = np.linalg.solve(covariance, prior).T
+        mean, variance = gain @ Y, np.diag(prior - gain @ prior)
+        first.append([log_s, *mean])
+        second.append([log_s**2, *(mean**2 + variance)])
+    shares = weights * np.exp(np.array(log_densities) - max(log_densities))
+    shares /= shares.sum()
+    return shares @ np.array(first), shares @ np.array(second)
+
+
+def test_normal_data_take_turns_in_which_latent_values_are_drawn_anew():
+    with gaussian_series():
+        result = pm.sample(
+            1000, tune=200, chains=2, cores=1, step=RMHMC(**FIELD), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    h, log_s = result.posterior["h"].values, np.log(result.posterior["s"].values)
+    draws = np.concatenate((log_s[..., None], h), axis=-1)
+    for values, exact in zip((draws, draws**2), posterior_by_quadrature(), strict=True):
+        errors = np.array([float(az.mcse(each)) for each in np.moveaxis(values, -1, 0)])
+        assert (np.abs(values.mean(axis=(0, 1)) - exact) / errors).max() < 4.5
+    assert min(float(az.ess(each)) for each in np.moveaxis(h, -1, 0)) > 1400
+    # Two values of the density a draw, and a joint trajectory in every tenth.
+    assert result.sample_stats["n_steps"].values.mean() < 3.0
 
 
 @pytest.mark.slow

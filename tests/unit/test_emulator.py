@@ -321,7 +321,8 @@ class Synthetic:
     """What `emulate_marginal` asks of a target whose marginal log density is given."""
 
     def __init__(self, d: int, chart: MarginalChart) -> None:
-        self.n_theta, self.size, self.chart, self.density = d, d + 1, chart, SimpleNamespace(blocks=(None,))
+        self.n_theta, self.size, self.n_sites = d, d + 1, 1
+        self.chart, self.density = chart, SimpleNamespace(blocks=(None,))
 
     def in_chart(self, chart: MarginalChart) -> Synthetic:
         return Synthetic(self.n_theta, chart)

@@ -54,8 +54,8 @@ class FieldStructure:
 
     @property
     def is_expensive(self) -> bool:
-        """Whether a factor of P costs several times what a solve does: z then moves for little where θ is held."""
-        return self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP
+        """Whether z moves for little where θ is held: no site sees it, or a factor of P costs several solves."""
+        return not self.maps.predictors.n_rows or (self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP)
 
     @property
     def n_noise(self) -> int:
