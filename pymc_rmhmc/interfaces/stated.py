@@ -132,6 +132,15 @@ class AffineRows:
         """The number of rows."""
         return self.offset.size
 
+    def entries(self, numbers: Array) -> Array:
+        """Return the entries (nnz,)."""
+        return self.coefficient * numbers[self.number]
+
+    def at(self, numbers: Array, values: Array, sign: float = 1.0) -> Array:
+        """Return rows times values (n,), with their offset added or, by a sign of -1, taken off."""
+        made = np.bincount(self.row, self.entries(numbers) * values[self.column], minlength=self.n_rows)
+        return np.asarray(made + sign * self.offset * numbers[self.offset_number])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldMaps:
@@ -147,6 +156,8 @@ class FieldMaps:
         A, with a as its offset.
     dense, dense_offset : (k, n), (k,) array
         Constant rows of J with so many entries that P would have no zeros with them, and their c.
+    values : AffineRows, optional
+        The model's own values, where x are others.
     """
 
     size: int
@@ -154,6 +165,7 @@ class FieldMaps:
     predictors: AffineRows
     dense: Array
     dense_offset: Array
+    values: AffineRows | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

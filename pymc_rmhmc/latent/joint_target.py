@@ -261,8 +261,7 @@ class JointTarget:
             parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
         return np.concatenate(parts)
 
-    @staticmethod
-    def latents(point: JointPoint) -> list[Array]:
+    def latents(self, point: JointPoint) -> list[Array]:
         """The model's latent variables of every block."""
         return [placed.latents for placed in point.placed]
 

@@ -13,7 +13,7 @@ import pytest
 from pymc_rmhmc.approximation.joint_mode import sites_from_nothing
 from pymc_rmhmc.errors import DataError
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
-from pymc_rmhmc.latent.joint_target import JointTarget
+from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model.field.field_model import FieldPlan, plan_field
 from pymc_rmhmc.model.forms.joint_model import JointModel
@@ -247,7 +247,7 @@ class Placed:
         (self.block,), d = self.joint.blocks, self.joint.theta.size
         n = self.block.n_sites
         sites = GaussianSites(0.3 * self.rng.standard_normal(n), self.rng.uniform(0.5, 1.5, n))
-        self.target = JointTarget(self.joint, [sites], MarginalChart.linear(np.zeros(d), np.eye(d)))
+        self.target = FieldTarget(self.joint, [sites], MarginalChart.linear(np.zeros(d), np.eye(d)))
         start = self.joint.theta.pack(self.model.initial_point()) + 0.2 * self.rng.standard_normal(d)
         self.position = np.concatenate((start, self.rng.standard_normal(self.target.size - d)))
 
@@ -278,11 +278,11 @@ def test_the_density_of_a_field_is_the_models(name):
         position = placed.position + spread * placed.rng.standard_normal(placed.position.size)
         expected = float(exact(placed.values_at(position)))
         assert placed.log_density_at(position) == pytest.approx(expected, rel=1e-9, abs=1e-8)
-    _check_gradient(placed)
-    _check_entering(placed)
+    check_gradient(placed)
+    check_entering(placed)
 
 
-def _check_gradient(placed: Placed) -> None:
+def check_gradient(placed: Placed) -> None:
     """By θ, and by a few of the noise."""
     position, d = placed.position, placed.joint.theta.size
     gradient = placed.target.at(position).gradient
@@ -292,7 +292,7 @@ def _check_gradient(placed: Placed) -> None:
         assert gradient[i] == pytest.approx((above - below) / 2e-5, rel=2e-6, abs=2e-6)
 
 
-def _check_entering(placed: Placed) -> None:
+def check_entering(placed: Placed) -> None:
     """The model's own values are where they were."""
     d = placed.joint.theta.size
     (x,) = placed.target.latents(placed.target.at(placed.position))

@@ -7,9 +7,12 @@ from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.joint_density import Bound, JointBlock, JointDensity
+from pymc_rmhmc.interfaces.stated import AffineRows
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
@@ -110,6 +113,31 @@ class FieldTarget(JointTarget):
     def advances(self) -> bool:
         """Whether `advance` can be asked for."""
         return self._arguments() is not None
+
+    def enter(self, theta: Array, values: Sequence[Array], rng: np.random.Generator) -> Array:
+        """See `JointTarget`: x is what has these values of the model."""
+        rows, numbers = self._model_values(theta)
+        if rows is not None:
+            matrix = sparse.csc_array((rows.entries(numbers), (rows.row, rows.column)))
+            constant = rows.at(numbers, np.zeros(rows.n_rows))
+            values = [np.asarray(spsolve(matrix, each - constant)) for each in values]
+        return super().enter(theta, values, rng)
+
+    def latents(self, point: JointPoint) -> list[Array]:
+        """See `JointTarget`: x are not the model's values where it is written with running sums."""
+        latents = super().latents(point)
+        rows, numbers = self._model_values(point.theta)
+        return latents if rows is None else [rows.at(numbers, each) for each in latents]
+
+    def _model_values(self, theta: Array) -> tuple[AffineRows | None, Array]:
+        """Return the model's values as rows of x, None where they are x, and u(θ)."""
+        block = self.density.blocks[0]
+        assert block.maps is not None
+        if block.maps.values is None:
+            return None, theta
+        stated = block.prior(theta).field
+        assert stated is not None
+        return block.maps.values, stated.numbers
 
     def _point(self, position: Array, state: FieldState) -> JointPoint:
         """Return what compiled code found as a point."""

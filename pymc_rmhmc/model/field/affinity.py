@@ -20,6 +20,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
+from pymc_rmhmc.model.field.running_sum import is_running_sum
 from pymc_rmhmc.model.graph.graphs import by_python, inlined, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
@@ -334,6 +335,9 @@ class _Search:
             self._frontier(each, mask, straight, known, ends)
         if not 1 <= len(ends) <= MOST_PREDICTORS:
             return f"{variable.name} reads it through {len(ends)} expressions that are affine"
+        beyond = toposort([observation.log_density], blockers=list(ends))
+        if any(is_running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
+            return f"{variable.name} reads it through a running sum of products"
         return FieldObservation(variable, observation.log_density, tuple(ends))
 
     def _straight(self, mask: int, seen: Affine) -> set[Variable]:

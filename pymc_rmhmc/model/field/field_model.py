@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pymc as pm
@@ -16,11 +17,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import listed
-from pymc_rmhmc.interfaces.stated import AffineRows
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
-from pymc_rmhmc.model.field.maps import AffineExpressions, MovingMaps, read_maps
+from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
 from pymc_rmhmc.model.field.probing import NotSparse
+from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
@@ -30,6 +31,7 @@ __all__ = ["FieldPlan", "plan_field"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
+type Map = Callable[[Array], Array]
 
 # Where a field that was read is compared with the model: how far each of θ and of x is moved, up or down by chance, and
 # then all of them the other way. So an entry that is 0 on one side of a value is seen.
@@ -63,7 +65,7 @@ class FieldPlan:
 
     def read(self) -> ReadField | str:
         """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read."""
-        affine, shapes = self._expressions()
+        affine = self.expressions
         foreign = [str(v.name) for v in affine.others]
         if foreign:
             return f"how it enters depends on {listed(foreign)}, which another step samples"
@@ -72,22 +74,52 @@ class FieldPlan:
             moving = read_maps(affine, theta)
         except NotSparse:
             return DENSE
-        found = ReadField(self, affine, moving, shapes)
+        found = ReadField(self, affine, moving)
         return found if found.agrees(theta) else "its residuals are not what they seem at other values"
 
-    def _expressions(self) -> tuple[AffineExpressions, list[list[tuple[int, ...]]]]:
-        """Return residuals and predictors as functions of x and θ, and the predictors' shapes by observation."""
+    @cached_property
+    def shapes(self) -> list[list[tuple[int, ...]]]:
+        """The shapes of predictors by observation."""
+        probe = self.graphs.probe
+        known = dict(zip(probe.nodes, probe.at(probe.base), strict=True))
+        return [[np.shape(known[p]) for p in o.predictors] for o in self.choice.observations]
+
+    @cached_property
+    def expressions(self) -> AffineExpressions:
+        """Residuals and predictors as functions of x and θ."""
         graphs, choice = self.graphs, self.choice
         nodes = [p for o in choice.observations for p in o.predictors]
-        known = dict(zip(graphs.probe.nodes, graphs.probe.at(graphs.probe.base), strict=True))
-        shapes = [[np.shape(known[p]) for p in o.predictors] for o in choice.observations]
         residuals = [graphs.residuals[v].values for v in choice.rows]
         latents, blocks, places = self._places()
         made = replaced([pt.concatenate(residuals), joined(nodes) if nodes else pt.zeros(0)], places)
         others = [v for v in value_inputs(graphs.model, made) if v not in places]
         given = [np.asarray(graphs.point[str(v.name)]) for v in others]
-        residual, predictor = (each.astype("float64") for each in made)
-        return AffineExpressions(latents, self.theta.symbol, residual, predictor, blocks, others, given), shapes
+        inputs = [latents, self.theta.symbol, *others]
+        points = points_about(self.theta.pack(graphs.point))[:N_PATTERNS]
+
+        def compiled(expression: TensorVariable) -> list[Map]:
+            function = by_python(inputs, expression)
+
+            def at(theta: Array) -> Map:
+                return lambda values: np.asarray(function(values, theta, *given))
+
+            return [at(theta) for theta in points]
+
+        walks = with_walks(made, latents, blocks, compiled)
+        residual, predictor = (each.astype("float64") for each in walks.expressions)
+        values = walks.values if walks.places else pt.zeros(0)
+        as_written = replaced(made, {latents: walks.values})
+        return AffineExpressions(
+            latents, self.theta.symbol, residual, predictor, values, as_written, blocks, others, given, walks.places
+        )  # fmt: skip
+
+    @property
+    def n_summed(self) -> dict[TensorVariable, int]:
+        """How many values of each variable a walk takes the place of."""
+        affine = self.expressions
+        places = np.unique(np.concatenate([np.empty(0, np.int64), *affine.walks]))
+        counts = [int(np.sum((places >= b.start) & (places < b.stop))) for b in affine.blocks]
+        return dict(zip(self.choice.latents, counts, strict=True))
 
     def _places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
         """Return x, the part of each variable, and what takes the place of value variables."""
@@ -111,12 +143,11 @@ class ReadField:
     plan: FieldPlan
     affine: AffineExpressions
     moving: MovingMaps
-    shapes: list[list[tuple[int, ...]]]
 
     def agrees(self, theta: Array) -> bool:
         """Compare residuals and predictors with their maps at other values of θ and x."""
         affine, maps, rng = self.affine, self.moving.maps, np.random.default_rng(1)
-        graph = [self.moving.numbers, affine.residuals, affine.predictors]
+        graph = [self.moving.numbers, *affine.as_written, affine.values]
         function = by_python([affine.latents, affine.theta], graph)
         for far, apart in [each for each in CHECKED for _ in range(N_CHECKED)]:
             by = far * rng.choice([-1.0, 1.0], theta.size)
@@ -130,14 +161,15 @@ class ReadField:
         maps = self.moving.maps
         try:
             with np.errstate(all="ignore"):
-                numbers, residuals, predictors = evaluated_there(function, x, theta)
+                numbers, residuals, predictors, values = evaluated_there(function, x, theta)
         except NoValueThere:
             return True
         found = np.empty(residuals.size)
         is_dense = np.isin(np.arange(found.size), self.moving.dense)
         found[is_dense] = maps.dense @ x - maps.dense_offset
-        found[~is_dense] = _applied(maps.residuals, numbers, x, -1.0)
-        for read, true in ((found, residuals), (_applied(maps.predictors, numbers, x, 1.0), predictors)):
+        found[~is_dense] = maps.residuals.at(numbers, x, -1.0)
+        own = values if maps.values is None else maps.values.at(numbers, x)
+        for read, true in ((found, residuals), (maps.predictors.at(numbers, x), predictors), (own, values)):
             size = AGREEMENT * (1.0 + np.abs(true).max(initial=0.0))
             if np.isfinite(true).all() and not np.allclose(read, true, rtol=0.0, atol=size):
                 return False
@@ -150,12 +182,12 @@ class ReadField:
         sizes = [part.stop - part.start for part in self.affine.blocks]
         values = {str(plan.graphs.values[v].name): n for v, n in zip(choice.latents, sizes, strict=True)}
         observed, first = [], 0
-        for each, shapes in zip(choice.observations, self.shapes, strict=True):
+        for each, shapes in zip(choice.observations, plan.shapes, strict=True):
             observed.append(PredictorTerms(each, shapes, first, theta))
             first += observed[-1].size
         normaliser = self._log_normaliser()
         name = " + ".join(str(v.name) for v in choice.latents)
-        maps, read_from, point = self.moving, [self.affine.residuals, self.affine.predictors], plan.graphs.point
+        maps, read_from, point = self.moving, self.affine.rows, plan.graphs.point
         block = FieldBlock(
             model, name, values, theta, maps.maps, maps.numbers, normaliser, observed, read_from, point
         )  # fmt: skip
@@ -191,7 +223,7 @@ class ReadField:
     def _of_likelihoods(self, normaliser: TensorVariable) -> NDArray[np.int64]:
         """Find the coordinates of θ that only parameters of likelihoods read."""
         theta = self.plan.theta
-        inside = set(ancestors([self.affine.residuals, self.affine.predictors, normaliser]))
+        inside = set(ancestors([*self.affine.rows, normaliser]))
         parameters = set(ancestors([
             e for o in self.plan.choice.observations for e in (*o.parameters.values(), o.log_density)
         ]))  # fmt: skip
@@ -199,13 +231,6 @@ class ReadField:
         for (value, symbol), part in zip(theta.parts.items(), theta.slices, strict=True):
             found[part] = value in parameters and symbol not in inside
         return np.flatnonzero(found)
-
-
-def _applied(rows: AffineRows, numbers: Array, values: Array, sign: float) -> Array:
-    """Return rows times values (n,), with their offset added or taken off."""
-    entries = rows.coefficient * numbers[rows.number]
-    made = np.bincount(rows.row, entries * values[rows.column], minlength=rows.n_rows)
-    return np.asarray(made + sign * rows.offset * numbers[rows.offset_number])
 
 
 def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] | None = None) -> FieldPlan | str:
@@ -217,4 +242,3 @@ def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] |
     rest = [v for v in graphs.free if v not in choice.latents]
     theta = Hyperparameters(model, rest, point)
     return FieldPlan(graphs, choice, theta)
-

@@ -10,10 +10,12 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.field.field_model import FieldPlan, ReadField, plan_field
+from pymc_rmhmc.model.field.running_sum import is_running_sum
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
 from pymc_rmhmc.model.observed.observation import names_of
 
@@ -29,7 +31,7 @@ SERIES_AND_MAPS = (AutoRegressiveRV, RandomWalkRV, ICARRV, CARRV)
 class FieldPolicy:
     """Which models the field takes."""
 
-    # Of a series or a map: with fewer values its dense matrix costs next to nothing.
+    # Of a series, a map or a running sum: with fewer values its dense matrix costs next to nothing.
     fewest_neighbours: int = 40
     # Of effects without neighbours: below this the chart of the graph is as fast.
     fewest_effects: int = 1000
@@ -94,8 +96,10 @@ def _unless_refused(plan: FieldPlan) -> ReadField | str:
 
 
 def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
-    """Look at the names of distributions alone."""
+    """Look at the names of distributions and operations alone."""
     if any(isinstance(core_op(v), SERIES_AND_MAPS) for v in model.free_RVs):
+        return True
+    if any(is_running_sum(v.owner) for v in ancestors([*model.basic_RVs, *model.potentials])):
         return True
     sizes = [math.prod(_shape(model, point, v)) for v in model.free_RVs if v.dtype.startswith("float")]
     return sum(size for size in sizes if size > 1) >= policy.fewest_effects
@@ -114,6 +118,10 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     neighbours = [v for v in latents if isinstance(core_op(v), SERIES_AND_MAPS)]
     if any(sizes[v] >= policy.fewest_neighbours for v in neighbours):
         return f"neighbours in {_named(neighbours)} make a sparse precision"
+    summed = [v for v, n in plan.n_summed.items() if n >= policy.fewest_neighbours]
+    if summed:
+        sums, walks = ("sum", "is a walk") if len(summed) == 1 else ("sums", "are walks")
+        return f"the running {sums} of {_named(summed)} {walks} with a sparse precision"
     if _outside(plan):
         return ""
     if sum(sizes.values()) >= policy.fewest_effects:

@@ -12,17 +12,19 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.shape import Reshape
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
 from pymc_rmhmc.model.field.probing import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.graph.graphs import by_python
 
-__all__ = ["AffineExpressions", "MovingMaps", "read_maps"]
+__all__ = ["N_PATTERNS", "AffineExpressions", "MovingMaps", "points_about", "read_maps"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -31,7 +33,8 @@ type Indices = NDArray[np.int64]
 # coefficient may be 0 where a model begins, or on one side of it. The second point lies opposite the first.
 SPREADS, N_PATTERNS = (0.3, 0.4, 0.1, 0.6, 1.0), 2
 # Of u(θ): a factor of a kernel's covariance has a number for each entry, and no form is slower for it than this one.
-MOST_NUMBERS, NUMBERS_BY_HYPERPARAMETER = 64, 4
+# Rows of no more entries than a few may have numbers of their own, as steps that decay over times that are irregular.
+MOST_NUMBERS, NUMBERS_BY_HYPERPARAMETER, FEW_ENTRIES = 64, 4, 4
 STILL, DIGITS = 1e-12, 9
 
 
@@ -43,21 +46,33 @@ class AffineExpressions:
     ----------
     latents, theta : TensorVariable
         The vectors x (n,) and θ (d,).
-    residuals, predictors : TensorVariable
-        e and η, vectors.
+    residuals, predictors, values : TensorVariable
+        e, η and, where x are not the model's own values, these; vectors.
+    as_written : list of TensorVariable
+        e and η as the model writes them, by those values.
     blocks : list of slice
         The parts of x of each variable.
     others, given : list
         What else the graphs depend on, and its values.
+    walks : list of int array
+        Which of the model's values running sums took the place of.
     """
 
     latents: TensorVariable
     theta: TensorVariable
     residuals: TensorVariable
     predictors: TensorVariable
+    values: TensorVariable
+    as_written: list[TensorVariable]
     blocks: list[slice]
     others: Sequence[TensorVariable]
     given: Sequence[np.ndarray]
+    walks: list[Indices]
+
+    @property
+    def rows(self) -> list[TensorVariable]:
+        """All that is affine in x."""
+        return [self.residuals, self.predictors, self.values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,32 +93,38 @@ def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
         If they have too many entries, or a dense row moves with θ.
     """
     size = affine.blocks[-1].stop
-    function = by_python([affine.latents, affine.theta, *affine.others], [affine.residuals, affine.predictors])
-    rng = np.random.default_rng(0)
-    moved = [rng.standard_normal(theta.size) for _ in SPREADS]
-    moved[1] = -moved[0]
-    points = [theta + spread * each for spread, each in zip(SPREADS, moved, strict=True)]
+    function = by_python([affine.latents, affine.theta, *affine.others], affine.rows)
+    points = points_about(theta)
 
     def at(where: Array) -> Callable[[Array], Array]:
         return lambda values: np.concatenate([np.ravel(e) for e in function(values, where, *affine.given)])
 
-    n_residuals = function(np.zeros(size), theta, *affine.given)[0].size
+    n_residuals, n_predictors, n_values = (e.size for e in function(np.zeros(size), theta, *affine.given))
     row, column, dense = find_pattern([at(where) for where in points[:N_PATTERNS]], affine.blocks)
     if dense.size and dense.max() >= n_residuals:
         raise NotSparse
-    n_rows = at(theta)(np.zeros(size)).size
+    n_rows = n_residuals + n_predictors + n_values
     colour = colours_of(row, column, (n_rows, size))
     seeds = [(colour == c).astype(float) for c in range(int(colour.max(initial=0)) + 1)]
     entries, offsets = _values([at(where) for where in points], seeds, colour, row, column, size)
     shared = _Shared.of(np.concatenate((entries, offsets), axis=1))
-    if shared.first.size > MOST_NUMBERS + NUMBERS_BY_HYPERPARAMETER * theta.size:
+    n_entries = np.bincount(row, minlength=n_rows)[np.concatenate((row, np.arange(n_rows)))[shared.first]]
+    if np.sum(n_entries > FEW_ENTRIES) > MOST_NUMBERS + NUMBERS_BY_HYPERPARAMETER * theta.size:
         raise NotSparse
     if np.isin(dense, _rows_that_move(shared, row.size)).any():
         raise NotSparse
     numbers = _numbers(affine, shared, row, column, seeds, colour)
     rows, offset = _dense_rows(affine, points, dense, size)
-    maps = _maps(shared, row, column, n_residuals, n_rows, dense, size, rows, offset)
+    maps = _maps(shared, row, column, (n_residuals, n_predictors, n_values), dense, size, rows, offset)
     return MovingMaps(maps, numbers, dense)
+
+
+def points_about(theta: Array) -> list[Array]:
+    """Return some θ near one; at the first few of them patterns are looked for."""
+    rng = np.random.default_rng(0)
+    moved = [rng.standard_normal(theta.size) for _ in SPREADS]
+    moved[1] = -moved[0]
+    return [theta + spread * each for spread, each in zip(SPREADS, moved, strict=True)]
 
 
 def _values(
@@ -155,7 +176,7 @@ def _numbers(
     affine: AffineExpressions, shared: _Shared, row: Indices, column: Indices, seeds: Sequence[Array], colour: Indices
 ) -> TensorVariable:
     """Return u(θ) as a graph: entries as differences from x = 0, and offsets there, of one row for each number."""
-    both = pt.concatenate([affine.residuals, affine.predictors]).astype("float64")
+    both = pt.concatenate(affine.rows).astype("float64")
     zero = pt.zeros(seeds[0].size)
     made: list[TensorVariable] = [pt.ones(1)]
     places = np.zeros(shared.first.size, np.int64)
@@ -205,8 +226,13 @@ def _taken(vector: TensorVariable, which: Indices, length: Callable[[TensorVaria
     op, inputs = vector.owner.op, vector.owner.inputs
     if isinstance(op, Elemwise):
         return op(*[each if each.type.shape == (1,) else _taken(each, which, length) for each in inputs])
-    if isinstance(op, Reshape) and inputs[0].ndim == 1:
+    if isinstance(op, Reshape | SpecifyShape) and inputs[0].ndim == 1:
         return _taken(inputs[0], which, length)
+    if isinstance(op, Subtensor | AdvancedSubtensor) and all(isinstance(each, Constant) for each in inputs[1:]):
+        size, *others = inputs[0].type.shape
+        if size is not None and not others:
+            (positions,) = by_python([], [op(pt.arange(size), *inputs[1:])])()
+            return _taken(inputs[0], positions[which], length)
     if isinstance(op, Join):
         parts = [each for each in inputs if each.ndim == 1]
         ends = np.concatenate(([0], np.cumsum([length(each) for each in parts])))
@@ -234,24 +260,24 @@ def _dense_rows(
 
 
 def _maps(
-    shared: _Shared, row: Indices, column: Indices, n_residuals: int, n_rows: int, dense: Indices, size: int,
+    shared: _Shared, row: Indices, column: Indices, sizes: tuple[int, int, int], dense: Indices, size: int,
     rows: Array, offset: Array,
 ) -> FieldMaps:  # fmt: skip
-    """Sort what was found into J with c, and A with a."""
-    n_entries, kept = row.size, np.setdiff1d(np.arange(n_residuals), dense)
-    renumbered = np.full(n_rows, -1)
-    renumbered[kept] = np.arange(kept.size)
-    renumbered[n_residuals:] = np.arange(n_rows - n_residuals)
+    """Sort what was found into J with c, A with a, and the same of the model's values."""
+    n_entries, first, second = row.size, sizes[0], sizes[0] + sizes[1]
+    kept = np.setdiff1d(np.arange(first), dense)
     entry_coefficient, entry_number = shared.coefficient[:n_entries], shared.number[:n_entries]
     coefficient, number = shared.coefficient[n_entries:], shared.number[n_entries:]
 
-    def rows_of(entries: NDArray[np.bool_], where: Indices | slice, sign: float) -> AffineRows:
+    def rows_of(which: Indices, sign: float) -> AffineRows:
+        renumbered = np.full(sum(sizes), -1)
+        renumbered[which] = np.arange(which.size)
+        entries = renumbered[row] >= 0
         return AffineRows(
             renumbered[row[entries]], column[entries], entry_coefficient[entries], entry_number[entries],
-            sign * coefficient[where], number[where].copy(),
+            sign * coefficient[which], number[which],
         )  # fmt: skip
 
-    of_residuals = row < n_residuals
-    return FieldMaps(
-        size, rows_of(of_residuals, kept, -1.0), rows_of(~of_residuals, slice(n_residuals, None), 1.0), rows, offset
-    )
+    predictors, values = np.arange(first, second), np.arange(second, sum(sizes))
+    own = rows_of(values, 1.0) if values.size else None
+    return FieldMaps(size, rows_of(kept, -1.0), rows_of(predictors, 1.0), rows, offset, own)
