@@ -192,7 +192,14 @@ def two_series():
     pm.Normal("z", second + beta, 0.5, observed=NORMALS)
 
 
+def noise_of_all():
+    """Its logarithm is Gaussian itself, and no predictor."""
+    walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 5), shape=T)
+    pm.Normal("y", walk, pt.exp(pm.Normal("log_noise")), observed=NORMALS)
+
+
 READ = {
+    "noise of all": Read(noise_of_all, {"walk"}, ()),
     "stochastic volatility": Read(volatility, {"h", "mu"}, (1,)),
     "Student t on a walk": Read(student_walk, {"walk"}, (1,)),
     "linear trend": Read(linear_trend, {"drift", "level"}, (1,)),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -74,6 +75,28 @@ def reverting() -> None:
     counted(scale() * pt.exp(-rate * times) * pt.cumsum(pt.exp(rate * times) * innovation * steps()))
 
 
+def by_scan(first, noises, *others):
+    """An autoregression by its transition."""
+    return pytensor.scan(
+        lambda noise, before, s, *others: sum(others, start=0.0) + 0.7 * before + s * noise, sequences=[noises],
+        outputs_info=[first], non_sequences=[scale(), *others], return_updates=False,
+    )  # fmt: skip
+
+
+def of_rows_by_scan() -> None:
+    in_rows(by_scan(pm.Normal("first", shape=3), steps(T, 3), pm.Normal("drift")).T)
+
+
+def scanned_with_a_beginning() -> None:
+    walk = by_scan(pm.Normal("first", 0, 3), steps(T - 1))
+    counted(pt.concatenate([[0.0], walk]))
+
+
+def with_the_logarithm_of_a_scale() -> None:
+    """Which is Gaussian itself."""
+    counted(pt.exp(pm.Normal("log_s")) * pt.cumsum(steps()))
+
+
 def of_rows() -> None:
     in_rows(pt.cumsum(pm.HalfNormal("s", shape=(3, 1)) * steps(3, T), axis=-1))
 
@@ -137,6 +160,10 @@ SUMS: dict[str, tuple[Callable[[], None], list[int]]] = {
     "from zero": (from_zero, [T - 1]),
     "of a scale by time": (of_a_scale_by_time, [T]),
     "reverting": (reverting, [T]),
+    "by scan": (lambda: counted(by_scan(pt.zeros(()), steps())), [T]),
+    "by scan, with a beginning": (scanned_with_a_beginning, [T]),
+    "by scan, of rows": (of_rows_by_scan, [3 * T + 3]),
+    "with the logarithm of a scale": (with_the_logarithm_of_a_scale, [T]),
     "of rows": (of_rows, [3 * T]),
     "of columns": (of_columns, [3 * T]),
     "of rows from beginnings": (of_rows_from_beginnings, [3 * T]),
@@ -157,6 +184,7 @@ def test_a_walk_has_the_density_of_the_steps_that_the_model_names(name):
     model = model_of(build)
     plan, joint = joint_of(model)
     assert [each.size for each in plan.expressions.walks] == places
+    assert "log_s" not in {v.name for v in plan.choice.latents}
     placed, exact = Placed(model, joint), exact_log_density(model)
     for spread in (0.0, 0.3):
         position = placed.position + spread * placed.rng.standard_normal(placed.position.size)
@@ -180,7 +208,17 @@ def of_exponentials() -> None:
     counted(0.01 * pt.cumsum(pt.exp(steps())))
 
 
+def of_two_lags() -> None:
+    noises = steps(T - 2)
+    walk = pytensor.scan(
+        lambda noise, before, earlier: 0.5 * before - 0.3 * earlier + noise, sequences=[noises],
+        outputs_info=[{"initial": pt.zeros(2), "taps": [-1, -2]}], return_updates=False,
+    )  # fmt: skip
+    counted(pt.concatenate([[0.0, 0.0], walk]))
+
+
 NO_SUMS = {
+    "of two lags": (of_two_lags, DENSE),
     "with gaps": (with_gaps, DENSE),
     "of steps that are mixed": (of_steps_that_are_mixed, DENSE),
     "of exponentials": (of_exponentials, "z is no part of one: y reads it through a running sum of products"),

@@ -2955,7 +2955,58 @@ FIELD = [
     ),
 ]
 
+RUNNING_SUMS = [
+    Mutant(
+        "walk-without-its-volume",
+        "scales of steps feel a power of themselves too much: draws of the wrong posterior",
+        "running_sum._walk",
+        "values = latents[own.ravel()].reshape(own.shape)",
+        "values = latents[own.ravel()].reshape(own.shape) / scale",
+        "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[scaled before]",
+    ),
+    Mutant(
+        "walk-without-its-drift",
+        "the drift of a running sum is left out of its steps: the model is refused",
+        "running_sum._walk",
+        "(before + rest[start:]) / scale",
+        "before / scale",
+        "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[with a drift]",
+    ),
+    Mutant(
+        "walk-of-a-scale-that-stands-still",
+        "a step is the difference of standardised sums, though its scale is not that of the step before",
+        "running_sum._walk",
+        "scale * values\n",
+        "scale[:1] * values\n",
+        "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[reverting]",
+    ),
+    Mutant(
+        "walk-reported-as-steps",
+        "draws are of the walk under the name of its steps",
+        "FieldTarget.latents",
+        "return latents if rows is None else",
+        "return latents if rows is not None else",
+        "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[scaled before]",
+    ),
+    Mutant(
+        "walk-compared-with-itself",
+        "a running sum that reads a step twice far from where it was read is sampled as if it did not",
+        "FieldPlan.expressions",
+        "as_written = replaced(made, {latents: walks.values})",
+        "as_written = walks.expressions",
+        "model/test_running_sums.py::test_a_sum_that_reads_more_at_other_values_is_refused",
+    ),
+    Mutant(
+        "products-added-up-as-one-likelihood",
+        "steps and their scales by time are taken for predictors of a likelihood that no site describes",
+        "_Search._predicted",
+        "if any(is_running_sum(node) and",
+        "if any(not is_running_sum(node) and not",
+        "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[of a scale by time]",
+    ),
+]
+
 MUTANTS = [
     *DYNAMICS, *KERNELS, *GEOMETRY, *APPROXIMATION, *MODEL, *GRAPH_CHART, *STEPS, *EXECUTORS, *DIAGNOSTICS, *TEMPERING,
-    *EVIDENCE, *FIELD,
+    *EVIDENCE, *FIELD, *RUNNING_SUMS,
 ]  # fmt: skip

@@ -6,6 +6,7 @@ second differences along two random directions of them are 0. No pattern of a gr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
-from pymc_rmhmc.model.field.running_sum import is_running_sum
+from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.graph.graphs import by_python, inlined, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
@@ -189,6 +190,11 @@ class Probe:
         ]
         self._rng = rng
 
+    @cached_property
+    def shapes(self) -> dict[Variable, tuple[int, ...]]:
+        """The shape of every node."""
+        return dict(zip(self.nodes, map(np.shape, self.at(self.base)), strict=True))
+
     def at(self, values: Sequence[Array]) -> list[Array]:
         """Evaluate all nodes where the free variables have these values."""
         point = self._graphs.point
@@ -335,8 +341,11 @@ class _Search:
             self._frontier(each, mask, straight, known, ends)
         if not 1 <= len(ends) <= MOST_PREDICTORS:
             return f"{variable.name} reads it through {len(ends)} expressions that are affine"
+        sizes = [math.prod(graphs.probe.shapes[each]) for each in ends]
+        if min(sizes) == 1 < max(sizes):
+            return f"{variable.name} reads it and one value for all of it"
         beyond = toposort([observation.log_density], blockers=list(ends))
-        if any(is_running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
+        if any(running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
             return f"{variable.name} reads it through a running sum of products"
         return FieldObservation(variable, observation.log_density, tuple(ends))
 

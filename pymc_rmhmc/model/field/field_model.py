@@ -80,9 +80,8 @@ class FieldPlan:
     @cached_property
     def shapes(self) -> list[list[tuple[int, ...]]]:
         """The shapes of predictors by observation."""
-        probe = self.graphs.probe
-        known = dict(zip(probe.nodes, probe.at(probe.base), strict=True))
-        return [[np.shape(known[p]) for p in o.predictors] for o in self.choice.observations]
+        known = self.graphs.probe.shapes
+        return [[known[p] for p in o.predictors] for o in self.choice.observations]
 
     @cached_property
     def expressions(self) -> AffineExpressions:

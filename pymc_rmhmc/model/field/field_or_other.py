@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
 from pymc_rmhmc.model.field.field_model import FieldPlan, ReadField, plan_field
-from pymc_rmhmc.model.field.running_sum import is_running_sum
+from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
 from pymc_rmhmc.model.observed.observation import names_of
 
@@ -99,7 +99,7 @@ def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
     """Look at the names of distributions and operations alone."""
     if any(isinstance(core_op(v), SERIES_AND_MAPS) for v in model.free_RVs):
         return True
-    if any(is_running_sum(v.owner) for v in ancestors([*model.basic_RVs, *model.potentials])):
+    if any(running_sum(v.owner) is not None for v in ancestors([*model.basic_RVs, *model.potentials])):
         return True
     sizes = [math.prod(_shape(model, point, v)) for v in model.free_RVs if v.dtype.startswith("float")]
     return sum(size for size in sizes if size > 1) >= policy.fewest_effects

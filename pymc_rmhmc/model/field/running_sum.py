@@ -1,11 +1,12 @@
-"""Running sums as latent values: of ``w = cumsum(b z + d)`` a field takes ``x = w / b`` in the place of z.
+"""Running sums as latent values: of ``w_t = a_t w_{t-1} + b_t z_t + d_t`` a field takes ``x = w / b`` in place of z.
 
 By z a running sum's matrix is a triangle, and by x it is diagonal. The model's own values are
 
-    z_t = x_t - (b_{t-1} x_{t-1} + d_t) / b_t,
+    z_t = x_t - (a_t b_{t-1} x_{t-1} + d_t) / b_t,
 
 which moves as x_t does and does not see a later one: a unit triangle. So the density of x is that of z whatever θ is,
-and no volume is added. b and d may move with θ, and d with other latent values, other running sums among them.
+and no volume is added. a, b and d may move with θ, and d with other latent values, other running sums among them. In
+`cumsum` a is 1, and a `scan` over one state may have any.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Apply
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.probing import NotSparse, find_pattern
 from pymc_rmhmc.model.graph.graphs import replaced
 
-__all__ = ["Walks", "is_running_sum", "with_walks"]
+__all__ = ["Walks", "running_sum", "with_walks"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -53,9 +57,46 @@ class Walks:
     places: list[Indices]
 
 
-def is_running_sum(node: Apply | None) -> bool:
-    """Check whether an operation adds up."""
-    return node is not None and isinstance(node.op, CumOp) and node.op.mode == "add"
+class Recursion(NamedTuple):
+    """A running sum.
+
+    Attributes
+    ----------
+    total : TensorVariable
+        All its values, with time along an axis.
+    axis : int
+        That axis.
+    inputs : list of TensorVariable
+        What it is made of.
+    advance : callable
+        Gives its values, with time first, from those before each and from the inputs.
+    """
+
+    total: TensorVariable
+    axis: int
+    inputs: list[TensorVariable]
+    advance: Callable[[TensorVariable, list[TensorVariable]], TensorVariable]
+
+
+def running_sum(node: Apply | None) -> Recursion | None:
+    """Return a cumulative sum, or a scan of one state, as a recursion."""
+    if node is None:
+        return None
+    op, inputs = node.op, list(node.inputs)
+    if isinstance(op, CumOp) and op.mode == "add":
+        axis = op.axis
+        return Recursion(node.outputs[0], axis, inputs, lambda before, given: before + pt.moveaxis(given[0], axis, 0))
+    if not isinstance(op, Scan) or len(op.inner_outputs) != 1 or op.info.sit_sot_in_slices != ((-1,),):
+        return None
+    inner, which = op.fgraph.unfreeze(), op.info.n_seqs
+
+    def advance(before: TensorVariable, given: list[TensorVariable]) -> TensorVariable:
+        _, *made_of = given
+        first, made_of[which] = made_of[which][:1], before[1:]
+        (later,) = vectorize_graph(inner.outputs, dict(zip(inner.inputs, made_of, strict=True)))
+        return pt.concatenate([first, later])
+
+    return Recursion(node.outputs[0], 0, inputs, advance)
 
 
 def with_walks(
@@ -74,15 +115,17 @@ def with_walks(
     compiled : callable
         Makes functions of latent values of an expression, one for each of a few θ.
     """
-    sums = [n.outputs[0] for n in toposort(list(expressions)) if is_running_sum(n) and latents in ancestors(n.inputs)]
-    # The sums, with what they add up, are rewritten as the sums before them are.
-    graphs = [*expressions, latents, *sums, *(w.owner.inputs[0] for w in sums)]
-    first, places = len(expressions) + 1, list[Indices]()
-    for i, total in enumerate(sums):
-        walk = _walk(graphs[first + len(sums) + i], total.owner.op.axis, latents, blocks, compiled)
+    found = [running_sum(n) for n in toposort(list(expressions)) if latents in ancestors(n.inputs)]
+    sums = [each for each in found if each is not None]
+    # The sums, with what they are made of, are rewritten as the sums before them are.
+    graphs, places = [*expressions, latents, *(e for each in sums for e in (each.total, *each.inputs))], list[Indices]()
+    first = len(expressions) + 1
+    for each in sums:
+        old, *inputs = graphs[first : first + 1 + len(each.inputs)]
+        first += 1 + len(inputs)
+        walk = _walk(each._replace(total=old, inputs=inputs), latents, blocks, compiled)
         if walk is not None:
             expression, values, place = walk
-            old = graphs[first + i]
             new = old.type.filter_variable(pt.specify_shape(expression.astype(old.dtype), old.type.shape))
             graphs = replaced(graphs, {old: new, latents: values})
             places.append(place)
@@ -90,58 +133,57 @@ def with_walks(
 
 
 def _walk(
-    terms: TensorVariable, axis: int, latents: TensorVariable, blocks: list[slice], compiled: Compile
+    sums: Recursion, latents: TensorVariable, blocks: list[slice], compiled: Compile
 ) -> tuple[TensorVariable, TensorVariable, Indices] | None:
     """Return a running sum by x, the values before by x, and which of them it took the place of; None if it cannot."""
     size = blocks[-1].stop
-    own = _own_values(terms, axis, blocks, compiled)
+    shape = compiled(pt.moveaxis(sums.total, sums.axis, 0))[0](np.zeros(size)).shape
+    zero = pt.zeros(shape)
+
+    def advance(before: TensorVariable, values: TensorVariable) -> TensorVariable:
+        return sums.advance(before, replaced(sums.inputs, {latents: values})).astype("float64")
+
+    own = _own_values(advance(zero, latents), blocks, compiled)
     if own is None:
         return None
     is_own = (own >= 0).reshape(len(own), -1)
-    # Before the first own value there may be a beginning, which is a constant or θ's.
-    start = int(np.argmax(is_own.all(axis=1)))
-    if is_own[:start].any() or not is_own[start:].all() or 2 * start > len(own):
+    # Before the first own value there may be a beginning, which is a constant or moves with other values.
+    start = int(not is_own[0].any())
+    if is_own[:start].any() or not is_own[start:].all() or len(own) <= start:
         return None
     own = own[start:]
     chosen = np.zeros(size)
     chosen[own] = 1.0
-
-    def at(values: TensorVariable) -> TensorVariable:
-        return pt.moveaxis(replaced([terms], {latents: values})[0].astype("float64"), axis, 0)
-
-    scale = (at(pt.constant(chosen)) - at(pt.zeros(size)))[start:]
+    scale = (advance(zero, pt.constant(chosen)) - advance(zero, pt.zeros(size)))[start:]
     scales = np.array([function(np.zeros(size)) for function in compiled(scale)])
     if not (np.isfinite(scales).all() and (scales != 0.0).all()):
         return None
-    rest = at(latents * (1.0 - chosen))
-    values = latents[own.ravel()].reshape(own.shape)
-    beginning, walk = pt.cumsum(rest[:start], axis=0), scale * values
-    before = pt.concatenate([beginning[-1:] if start else pt.zeros_like(walk[:1]), walk[:-1]])
-    steps = values - (before + rest[start:]) / scale
+    rest, values = latents * (1.0 - chosen), latents[own.ravel()].reshape(own.shape)
+    walk = scale * values
+    if start:
+        walk = pt.concatenate([advance(zero, rest)[:1], walk])
+    before = pt.concatenate([zero[:1], walk[:-1]])
+    steps = values - advance(before, rest)[start:] / scale
     order = np.arange(size)
     order[own.ravel()] = size + np.arange(own.size)
-    total = pt.moveaxis(pt.concatenate([beginning, walk]) if start else walk, 0, axis)
-    return total, pt.concatenate([latents, steps.ravel()])[order], own.ravel()
+    return pt.moveaxis(walk, 0, sums.axis), pt.concatenate([latents, steps.ravel()])[order], own.ravel()
 
 
-def _own_values(terms: TensorVariable, axis: int, blocks: list[slice], compiled: Compile) -> Indices | None:
-    """Return for each term, with time first, a latent value that no other term reads; -1 where there is none.
-
-    None if the terms read too many.
-    """
+def _own_values(terms: TensorVariable, blocks: list[slice], compiled: Compile) -> Indices | None:
+    """Return for each term a latent value that no other term reads, -1 where there is none; None if they read many."""
     size, functions = blocks[-1].stop, compiled(terms)
 
     def flat(function: Map) -> Map:
         return lambda values: function(values).ravel()
 
-    shape = functions[0](np.zeros(size)).shape
     try:
         row, column, dense = find_pattern([flat(function) for function in functions], blocks)
     except NotSparse:
         return None
     if dense.size:
         return None
+    shape = functions[0](np.zeros(size)).shape
     alone = (np.bincount(column, minlength=size) == 1)[column]
     own = np.full(math.prod(shape), size)
     np.minimum.at(own, row[alone], column[alone])
-    return np.moveaxis(np.where(own < size, own, -1).reshape(shape), axis, 0)
+    return np.where(own < size, own, -1).reshape(shape)
