@@ -92,6 +92,14 @@ def scanned_with_a_beginning() -> None:
     counted(pt.concatenate([[0.0], walk]))
 
 
+def of_two_lags(first) -> None:
+    walk = pytensor.scan(
+        lambda noise, earlier, before, s: 0.5 * before - 0.3 * earlier + s * noise, sequences=[steps(T - 2)],
+        outputs_info=[{"initial": first, "taps": [-2, -1]}], non_sequences=[scale()], return_updates=False,
+    )  # fmt: skip
+    counted(pt.concatenate([[0.0, 0.0], walk]))
+
+
 def with_the_logarithm_of_a_scale() -> None:
     """Which is Gaussian itself."""
     counted(pt.exp(pm.Normal("log_s")) * pt.cumsum(steps()))
@@ -163,6 +171,8 @@ SUMS: dict[str, tuple[Callable[[], None], list[int]]] = {
     "by scan": (lambda: counted(by_scan(pt.zeros(()), steps())), [T]),
     "by scan, with a beginning": (scanned_with_a_beginning, [T]),
     "by scan, of rows": (of_rows_by_scan, [3 * T + 3]),
+    "of two lags": (lambda: of_two_lags(pt.constant([0.5, -1.0])), [T - 2]),
+    "of two lags, with beginnings": (lambda: of_two_lags(pm.Normal("first", 0.0, 2.0, shape=2)), [T]),
     "with the logarithm of a scale": (with_the_logarithm_of_a_scale, [T]),
     "of rows": (of_rows, [3 * T]),
     "of columns": (of_columns, [3 * T]),
@@ -192,6 +202,15 @@ def test_a_walk_has_the_density_of_the_steps_that_the_model_names(name):
         assert placed.log_density_at(position) == pytest.approx(expected, rel=1e-9, abs=1e-8)
     check_gradient(placed)
     check_entering(placed)
+    _check_volume(placed)
+
+
+def _check_volume(placed: Placed) -> None:
+    """Steps are no denser or thinner than walks: their density is the same at any θ."""
+    values, theta = placed.block.maps.values, placed.position[: placed.joint.theta.size]
+    matrix = np.zeros((values.n_rows, values.n_rows))
+    matrix[values.row, values.column] = values.entries(placed.block.prior(theta).field.numbers)
+    assert np.linalg.slogdet(matrix)[1] == pytest.approx(0.0, abs=1e-8)
 
 
 def with_gaps() -> None:
@@ -203,22 +222,20 @@ def of_steps_that_are_mixed() -> None:
     in_rows(pt.cumsum(pm.math.exp(mixing) @ steps(3, T), axis=1))
 
 
-
 def of_exponentials() -> None:
     counted(0.01 * pt.cumsum(pt.exp(steps())))
 
 
-def of_two_lags() -> None:
-    noises = steps(T - 2)
-    walk = pytensor.scan(
-        lambda noise, before, earlier: 0.5 * before - 0.3 * earlier + noise, sequences=[noises],
-        outputs_info=[{"initial": pt.zeros(2), "taps": [-1, -2]}], return_updates=False,
+def of_two_states() -> None:
+    walk, _ = pytensor.scan(
+        lambda noise, before, other: (0.5 * before + 0.1 * other + noise, before - other), sequences=[steps()],
+        outputs_info=[pt.zeros(()), pt.zeros(())], return_updates=False,
     )  # fmt: skip
-    counted(pt.concatenate([[0.0, 0.0], walk]))
+    counted(walk)
 
 
 NO_SUMS = {
-    "of two lags": (of_two_lags, DENSE),
+    "of two states": (of_two_states, DENSE),
     "with gaps": (with_gaps, DENSE),
     "of steps that are mixed": (of_steps_that_are_mixed, DENSE),
     "of exponentials": (of_exponentials, "z is no part of one: y reads it through a running sum of products"),
@@ -247,12 +264,12 @@ def test_steps_that_are_read_elsewhere_as_well_make_one_walk_alone():
 
 
 def test_a_sum_that_reads_more_at_other_values_is_refused():
-    """Far from where it was read a step is added twice."""
+    """Far from where it was read, the step before is added in part."""
 
     def build():
         z, u = steps(), pm.Uniform("u", -4.0, 4.0)
-        late = pt.concatenate([[0.0], z[:-1]])
-        counted(pt.cumsum(z + pt.switch(u > 1.7, u - 1.7, 0.0) * late))
+        late = pt.concatenate([z[:1], z[:-1]])
+        counted(pt.cumsum(z + pt.switch(u > 1.7, u - 1.7, 0.0) * (late - z)))
 
     model = model_of(build)
     plan = plan_field(model, model.initial_point())

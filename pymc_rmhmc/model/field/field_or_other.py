@@ -99,10 +99,12 @@ def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
     """Look at the names of distributions and operations alone."""
     if any(isinstance(core_op(v), SERIES_AND_MAPS) for v in model.free_RVs):
         return True
-    if any(running_sum(v.owner) is not None for v in ancestors([*model.basic_RVs, *model.potentials])):
+    sizes = {v: math.prod(_shape(model, point, v)) for v in model.free_RVs if v.dtype.startswith("float")}
+    series = {v for v, size in sizes.items() if size >= policy.fewest_neighbours}
+    sums = [v for v in ancestors([*model.basic_RVs, *model.potentials]) if running_sum(v.owner)] if series else []
+    if series.intersection(ancestors(sums)):
         return True
-    sizes = [math.prod(_shape(model, point, v)) for v in model.free_RVs if v.dtype.startswith("float")]
-    return sum(size for size in sizes if size > 1) >= policy.fewest_effects
+    return sum(size for size in sizes.values() if size > 1) >= policy.fewest_effects
 
 
 def _shape(model: pm.Model, point: Point, variable: TensorVariable) -> tuple[int, ...]:

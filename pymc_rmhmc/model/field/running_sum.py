@@ -1,12 +1,12 @@
-"""Running sums as latent values: of ``w_t = a_t w_{t-1} + b_t z_t + d_t`` a field takes ``x = w / b`` in place of z.
+"""Running sums as latent values: of ``w_t = a w_{t-1} + b_t z_t + d_t`` a field takes ``x = w / b`` in place of z.
 
 By z a running sum's matrix is a triangle, and by x it is diagonal. The model's own values are
 
-    z_t = x_t - (a_t b_{t-1} x_{t-1} + d_t) / b_t,
+    z_t = x_t - (a b_{t-1} x_{t-1} + d_t) / b_t,
 
 which moves as x_t does and does not see a later one: a unit triangle. So the density of x is that of z whatever θ is,
 and no volume is added. a, b and d may move with θ, and d with other latent values, other running sums among them. In
-`cumsum` a is 1, and a `scan` over one state may have any.
+`cumsum` a is 1. A `scan` of one state may have any, and may read several values before.
 """
 
 from __future__ import annotations
@@ -66,14 +66,17 @@ class Recursion(NamedTuple):
         All its values, with time along an axis.
     axis : int
         That axis.
+    lags : int
+        How many values before one are read.
     inputs : list of TensorVariable
         What it is made of.
     advance : callable
-        Gives its values, with time first, from those before each and from the inputs.
+        Gives its values, with time first, each from those before it and from the inputs.
     """
 
     total: TensorVariable
     axis: int
+    lags: int
     inputs: list[TensorVariable]
     advance: Callable[[TensorVariable, list[TensorVariable]], TensorVariable]
 
@@ -84,19 +87,26 @@ def running_sum(node: Apply | None) -> Recursion | None:
         return None
     op, inputs = node.op, list(node.inputs)
     if isinstance(op, CumOp) and op.mode == "add":
-        axis = op.axis
-        return Recursion(node.outputs[0], axis, inputs, lambda before, given: before + pt.moveaxis(given[0], axis, 0))
-    if not isinstance(op, Scan) or len(op.inner_outputs) != 1 or op.info.sit_sot_in_slices != ((-1,),):
+        return Recursion(node.outputs[0], op.axis, 1, inputs, lambda walk, given: _added(walk, given[0], op.axis))
+    states = (*op.info.mit_sot_in_slices, *op.info.sit_sot_in_slices) if isinstance(op, Scan) else ()
+    if len(states) != 1 or len(op.inner_outputs) != 1:
         return None
-    inner, which = op.fgraph.unfreeze(), op.info.n_seqs
+    inner, which, (taps,) = op.fgraph.unfreeze(), op.info.n_seqs, states
+    lags = -min(taps)
 
-    def advance(before: TensorVariable, given: list[TensorVariable]) -> TensorVariable:
+    def advance(walk: TensorVariable, given: list[TensorVariable]) -> TensorVariable:
         _, *made_of = given
-        first, made_of[which] = made_of[which][:1], before[1:]
+        first = made_of[which][:lags]
+        made_of[which : which + 1] = [walk[lags + tap : tap] for tap in taps]
         (later,) = vectorize_graph(inner.outputs, dict(zip(inner.inputs, made_of, strict=True)))
         return pt.concatenate([first, later])
 
-    return Recursion(node.outputs[0], 0, inputs, advance)
+    return Recursion(node.outputs[0], 0, lags, inputs, advance)
+
+
+def _added(walk: TensorVariable, terms: TensorVariable, axis: int) -> TensorVariable:
+    """Return each value of a walk, with time first, from the one before and a term."""
+    return pt.concatenate([pt.zeros_like(walk[:1]), walk[:-1]]) + pt.moveaxis(terms, axis, 0)
 
 
 def with_walks(
@@ -140,16 +150,16 @@ def _walk(
     shape = compiled(pt.moveaxis(sums.total, sums.axis, 0))[0](np.zeros(size)).shape
     zero = pt.zeros(shape)
 
-    def advance(before: TensorVariable, values: TensorVariable) -> TensorVariable:
-        return sums.advance(before, replaced(sums.inputs, {latents: values})).astype("float64")
+    def advance(walk: TensorVariable, values: TensorVariable) -> TensorVariable:
+        return sums.advance(walk, replaced(sums.inputs, {latents: values})).astype("float64")
 
     own = _own_values(advance(zero, latents), blocks, compiled)
     if own is None:
         return None
     is_own = (own >= 0).reshape(len(own), -1)
     # Before the first own value there may be a beginning, which is a constant or moves with other values.
-    start = int(not is_own[0].any())
-    if is_own[:start].any() or not is_own[start:].all() or len(own) <= start:
+    start = int(is_own.any(axis=1).argmax())
+    if not is_own[start:].all() or start > sums.lags:
         return None
     own = own[start:]
     chosen = np.zeros(size)
@@ -158,12 +168,12 @@ def _walk(
     scales = np.array([function(np.zeros(size)) for function in compiled(scale)])
     if not (np.isfinite(scales).all() and (scales != 0.0).all()):
         return None
-    rest, values = latents * (1.0 - chosen), latents[own.ravel()].reshape(own.shape)
+    rest = latents * (1.0 - chosen)
+    values = latents[own.ravel()].reshape(own.shape)
     walk = scale * values
     if start:
-        walk = pt.concatenate([advance(zero, rest)[:1], walk])
-    before = pt.concatenate([zero[:1], walk[:-1]])
-    steps = values - advance(before, rest)[start:] / scale
+        walk = pt.concatenate([advance(zero, rest)[:start], walk])
+    steps = values - advance(walk, rest)[start:] / scale
     order = np.arange(size)
     order[own.ravel()] = size + np.arange(own.size)
     return pt.moveaxis(walk, 0, sums.axis), pt.concatenate([latents, steps.ravel()])[order], own.ravel()
