@@ -192,6 +192,14 @@ def two_series():
     pm.Normal("z", second + beta, 0.5, observed=NORMALS)
 
 
+def reverting():
+    """A linear stochastic equation."""
+    k, mu, s = pm.HalfNormal("k"), pm.Normal("mu"), pm.HalfNormal("s")
+    law = {"sde_fn": lambda x, k, mu, s: (k * (mu - x), s), "sde_pars": (k, mu, s)}
+    x = pm.EulerMaruyama("x", 0.5, **law, init_dist=pm.Normal.dist(0, 1), shape=T, initval=np.zeros(T))
+    pm.Poisson("y", pt.exp(x), observed=COUNTS)
+
+
 def noise_of_all():
     """Its logarithm is Gaussian itself, and no predictor."""
     walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 5), shape=T)
@@ -199,6 +207,7 @@ def noise_of_all():
 
 
 READ = {
+    "stochastic equation": Read(reverting, {"x", "mu"}, (1,)),
     "noise of all": Read(noise_of_all, {"walk"}, ()),
     "stochastic volatility": Read(volatility, {"h", "mu"}, (1,)),
     "Student t on a walk": Read(student_walk, {"walk"}, (1,)),

@@ -109,6 +109,14 @@ FAMILIES: dict[str, Callable[[], object]] = {
         "x", mu=np.zeros(3), chol=scale() * np.linalg.cholesky(COVARIANCE), shape=(7, 3),
         init_dist=pm.MvNormal.dist(np.zeros(3), chol=np.linalg.cholesky(COVARIANCE)),
     ),
+    "stochastic equation": lambda: pm.EulerMaruyama(
+        "x", 0.1, lambda x, k, m, s: (k * (m - x), s), (scale("k"), pm.Normal("m"), scale()), init_dist=start(),
+        shape=9, initval=np.zeros(9),
+    ),
+    "stochastic equation, batches": lambda: pm.EulerMaruyama(
+        "x", 0.1, lambda x, k: (-k * x, 0.5), (pm.HalfNormal("k", 1.0, shape=3),), init_dist=start(), shape=(3, 8),
+        initval=np.zeros((3, 8)),
+    ),
     "intrinsic map": lambda: pm.ICAR("x", W=RING, sigma=scale()),
     "intrinsic map, another sum": lambda: pm.ICAR("x", W=RING, sigma=scale(), zero_sum_stdev=0.7),
     "intrinsic map, an area without neighbours": lambda: pm.ICAR("x", W=ISLAND, sigma=scale()),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 from pymc.distributions.multivariate import CARRV, ICARRV
-from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -24,7 +24,7 @@ __all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "field_asked_for"]
 type Point = dict[str, np.ndarray]
 
 # What makes neighbours in time or in space depend on one another.
-SERIES_AND_MAPS = (AutoRegressiveRV, RandomWalkRV, ICARRV, CARRV)
+SERIES_AND_MAPS = (AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV, ICARRV, CARRV)
 
 
 @dataclass(frozen=True, slots=True)

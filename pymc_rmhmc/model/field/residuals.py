@@ -14,7 +14,7 @@ import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.multivariate import CARRV, ICARRV, ZeroSumNormalRV
-from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.basic import Constant
 from pytensor.graph.op import Op
 from pytensor.sparse.type import SparseTensorType
@@ -188,6 +188,17 @@ def _autoregression(
         expected += rho[..., lag - 1 + constant, None] * value[..., order - lag : value.shape[-1] - lag]
     first = residuals_of(start, value[..., :order])
     return _joined([first, _normals(value[..., order:], expected, deviation[..., None])])
+
+
+@_family(EulerMaruyamaRV)
+def _stochastic_equation(
+    op: EulerMaruyamaRV, value: TensorVariable, start: TensorVariable, steps: TensorVariable,
+    *parameters: TensorVariable,
+) -> Residuals:  # fmt: skip
+    earlier = value[..., :-1]
+    drift, noise = op.sde_fn(earlier, *(each[..., None] for each in parameters))
+    first = residuals_of(start, value[..., 0])
+    return _joined([first, _normals(value[..., 1:], earlier + op.dt * drift, pt.sqrt(op.dt) * noise)])
 
 
 @_family(ICARRV)
