@@ -118,6 +118,15 @@ def of_rows_from_beginnings() -> None:
     in_rows(pt.cumsum(pt.concatenate([first, scale() * steps(3, T - 1)], axis=1), axis=1))
 
 
+def factor():
+    return pm.LKJCholeskyCov("factor", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=3))[0]
+
+
+def of_correlated_rows_from_beginnings() -> None:
+    first, drift = pm.Normal("first", 0, 2, shape=(3, 1)), pm.Normal("drift", shape=(3, 1))
+    in_rows(pt.cumsum(pt.concatenate([first, drift + factor() @ steps(3, T - 1)], axis=1), axis=1))
+
+
 def of_a_drift_that_is_one() -> None:
     drift = pt.cumsum(scale("q") * steps(name="u"))
     counted(pt.cumsum(scale() * steps() + 0.1 * drift))
@@ -184,6 +193,9 @@ SUMS: dict[str, tuple[Callable[[], None], list[int]]] = {
     "of steps that are read elsewhere": (of_steps_that_are_read_elsewhere, [T]),
     "of some steps": (of_some_steps, [T]),
     "of correlated steps": (of_correlated_steps, [T]),
+    "of correlated rows": (lambda: in_rows(pt.cumsum(factor() @ steps(3, T), axis=1)), [3 * T]),
+    "of correlated columns": (lambda: in_rows(pt.cumsum(steps(T, 3) @ factor().T, axis=0).T), [3 * T]),
+    "of correlated rows from beginnings": (of_correlated_rows_from_beginnings, [3 * T - 3]),
     "of a table as one": (flattened, [3 * T]),
 }
 
@@ -217,9 +229,9 @@ def with_gaps() -> None:
     counted(scale() * pt.cumsum(steps() * (np.arange(T) % 7 > 0)))
 
 
-def of_steps_that_are_mixed() -> None:
-    mixing = pm.Normal("mixing", shape=(3, 3)) + 3.0 * np.eye(3)
-    in_rows(pt.cumsum(pm.math.exp(mixing) @ steps(3, T), axis=1))
+def of_steps_that_are_mixed_otherwise_each_time() -> None:
+    mixing = pt.exp(GROWING[:, None, None] * pm.HalfNormal("mixing", shape=(3, 3)))
+    in_rows(pt.cumsum((mixing @ steps(T, 3)[..., None])[..., 0], axis=0).T)
 
 
 def of_exponentials() -> None:
@@ -237,7 +249,7 @@ def of_two_states() -> None:
 NO_SUMS = {
     "of two states": (of_two_states, DENSE),
     "with gaps": (with_gaps, DENSE),
-    "of steps that are mixed": (of_steps_that_are_mixed, DENSE),
+    "of steps that are mixed otherwise each time": (of_steps_that_are_mixed_otherwise_each_time, DENSE),
     "of exponentials": (of_exponentials, "z is no part of one: y reads it through a running sum of products"),
 }
 

@@ -146,54 +146,79 @@ def _walk(
     sums: Recursion, latents: TensorVariable, blocks: list[slice], compiled: Compile
 ) -> tuple[TensorVariable, TensorVariable, Indices] | None:
     """Return a running sum by x, the values before by x, and which of them it took the place of; None if it cannot."""
-    size = blocks[-1].stop
-    shape = compiled(pt.moveaxis(sums.total, sums.axis, 0))[0](np.zeros(size)).shape
+    nowhere = np.zeros(blocks[-1].stop)
+    shape = compiled(pt.moveaxis(sums.total, sums.axis, 0))[0](nowhere).shape
     zero = pt.zeros(shape)
 
     def advance(walk: TensorVariable, values: TensorVariable) -> TensorVariable:
         return sums.advance(walk, replaced(sums.inputs, {latents: values})).astype("float64")
 
-    own = _own_values(advance(zero, latents), blocks, compiled)
-    if own is None:
-        return None
-    is_own = (own >= 0).reshape(len(own), -1)
-    # Before the first own value there may be a beginning, which is a constant or moves with other values.
-    start = int(is_own.any(axis=1).argmax())
-    if not is_own[start:].all() or start > sums.lags:
-        return None
-    own = own[start:]
-    chosen = np.zeros(size)
-    chosen[own] = 1.0
-    scale = (advance(zero, pt.constant(chosen)) - advance(zero, pt.zeros(size)))[start:]
-    scales = np.array([function(np.zeros(size)) for function in compiled(scale)])
-    if not (np.isfinite(scales).all() and (scales != 0.0).all()):
-        return None
-    rest = latents * (1.0 - chosen)
-    values = latents[own.ravel()].reshape(own.shape)
-    walk = scale * values
-    if start:
-        walk = pt.concatenate([advance(zero, rest)[:start], walk])
-    steps = values - advance(walk, rest)[start:] / scale
-    order = np.arange(size)
-    order[own.ravel()] = size + np.arange(own.size)
-    return pt.moveaxis(walk, 0, sums.axis), pt.concatenate([latents, steps.ravel()])[order], own.ravel()
-
-
-def _own_values(terms: TensorVariable, blocks: list[slice], compiled: Compile) -> Indices | None:
-    """Return for each term a latent value that no other term reads, -1 where there is none; None if they read many."""
-    size, functions = blocks[-1].stop, compiled(terms)
-
-    def flat(function: Map) -> Map:
-        return lambda values: function(values).ravel()
-
     try:
-        row, column, dense = find_pattern([flat(function) for function in functions], blocks)
+        row, column, dense = find_pattern([_flat(each) for each in compiled(advance(zero, latents))], blocks)
     except NotSparse:
         return None
     if dense.size:
         return None
-    shape = functions[0](np.zeros(size)).shape
+    of_one = _own_values(row, column, shape, nowhere.size)
+    own = of_one if of_one is not None else _own_of_a_time(row, column, shape, blocks)
+    if own is None or len(own) + sums.lags < shape[0]:
+        return None
+    chosen, start = nowhere.copy(), shape[0] - len(own)
+    chosen[own] = 1.0
+    rest, values = latents * (1.0 - chosen), latents[own.ravel()].reshape(own.shape)
+    if of_one is not None:
+        scale = (advance(zero, pt.constant(chosen)) - advance(zero, pt.zeros_like(latents)))[start:]
+        scales = np.array([function(nowhere) for function in compiled(scale)])
+        if not (np.isfinite(scales).all() and (scales != 0.0).all()):
+            return None
+        walk = scale * values
+        if start:
+            walk = pt.concatenate([advance(zero, rest)[:start], walk])
+        steps = values - advance(walk, rest)[start:] / scale
+    else:  # if all times mix their values alike, sums of mixed steps are mixed sums
+        steps = pt.concatenate([values[:1], values[1:] - values[:-1]])
+        walk = advance(zero, latents * chosen) - advance(zero, pt.zeros_like(latents))
+        walk += pt.moveaxis(replaced([sums.total], {latents: rest})[0], sums.axis, 0)
+    order = np.arange(nowhere.size)
+    order[own.ravel()] = nowhere.size + np.arange(own.size)
+    before, total = pt.concatenate([latents, steps.ravel()])[order], pt.moveaxis(walk, 0, sums.axis)
+    if of_one is None and not _agree(compiled, total, replaced([sums.total], {latents: before})[0], nowhere.size):
+        return None
+    return total, before, own.ravel()
+
+
+def _flat(function: Map) -> Map:
+    """Return a function's values as a vector."""
+    return lambda values: function(values).ravel()
+
+
+def _own_values(row: Indices, column: Indices, shape: tuple[int, ...], size: int) -> Indices | None:
+    """Return for each term, but for a beginning, a latent value that no other term reads; None if one lacks it."""
     alone = (np.bincount(column, minlength=size) == 1)[column]
     own = np.full(math.prod(shape), size)
     np.minimum.at(own, row[alone], column[alone])
-    return np.where(own < size, own, -1).reshape(shape)
+    own = own.reshape(shape)
+    missing = (own == size).reshape(len(own), -1)
+    start = int(missing.all(axis=1).argmin())
+    return None if missing[start:].any() else own[start:]
+
+
+def _own_of_a_time(row: Indices, column: Indices, shape: tuple[int, ...], blocks: Sequence[slice]) -> Indices | None:
+    """Return as many values of one variable for each time, but for a beginning, that no other time reads."""
+    size, time = blocks[-1].stop, row // math.prod(shape[1:])
+    first, last = np.full(size, shape[0]), np.full(size, -1)
+    np.minimum.at(first, column, time)
+    np.maximum.at(last, column, time)
+    for block in sorted(blocks, key=lambda each: each.start - each.stop):
+        own = np.arange(block.start, block.stop)[(first == last)[block]]
+        counts = np.trim_zeros(np.bincount(first[own], minlength=shape[0]), "f")
+        if counts.size > 1 and (counts == counts[0]).all():
+            return own[np.argsort(first[own], kind="stable")].reshape(counts.size, -1)
+    return None
+
+
+def _agree(compiled: Compile, one: TensorVariable, other: TensorVariable, size: int) -> bool:
+    """Check whether two expressions have the same value at a place."""
+    values = np.random.default_rng(0).standard_normal(size)
+    pairs = zip(compiled(one), compiled(other), strict=True)
+    return all(np.allclose(a(values), b(values), rtol=1e-8, atol=1e-8) for a, b in pairs)
