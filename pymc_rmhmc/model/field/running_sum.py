@@ -6,7 +6,8 @@ By z a running sum's matrix is a triangle, and by x it is diagonal. The model's 
 
 which moves as x_t does and does not see a later one: a unit triangle. So the density of x is that of z whatever θ is,
 and no volume is added. a, b and d may move with θ, and d with other latent values, other running sums among them. In
-`cumsum` a is 1. A `scan` of one state may have any, and may read several values before.
+`cumsum` a is 1. A `scan` of one state may have any, and may read several values before. Where every time mixes several
+values alike, as in ``cumsum(L z)``, x are the sums of each, and z_t their differences.
 """
 
 from __future__ import annotations
