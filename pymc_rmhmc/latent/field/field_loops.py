@@ -1,7 +1,7 @@
 """Compiled loops over the rows of J and A of a Gaussian field, and over the precision that they make.
 
-Columns are in the order of elimination. Two vectors per row go with each: a place in the stored precision for every
-pair of the row's entries, the lower triangle of the pairs one after another.
+Columns are in the order of elimination. A row's constant, -c or a, is one more entry: it is in column n, where every x
+has a 1. Entries lie by runs, so that a loop has no row's length to look up and no number of θ to fetch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.linalg.compiled.compilation import compiled
+from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
 from pymc_rmhmc.linalg.sparse_cholesky import factorise, select, solve
 
 __all__ = [
-    "DenseRows", "FieldPattern", "SparseRows", "WeightedField", "drawn", "fixed_products", "log_evidence_at",
-    "multiplied", "pull_field", "pushed", "residual_product", "selected", "solve_field", "variances_of_rows",
-    "weigh_field",
+    "DenseRows", "FieldPattern", "Products", "SparseRows", "WeightedField", "drawn", "log_evidence_at", "multiplied",
+    "of_sites", "pull_field", "pushed", "residuals_at", "selected", "solve_field", "variances_of_rows", "weigh_field",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -27,38 +26,57 @@ type Indices = NDArray[np.int64]
 LOG_2PI = math.log(2.0 * math.pi)
 # Of the inverse of a matrix with rows and columns of size 1: more than this leaves it no digit.
 SINGULAR = 1e13
+# What is said of a run of entries.
+FIRST_ROW, FIRST_ENTRY, N_ENTRIES, NUMBER, ONE_COLUMN = range(5)
 
 
 class SparseRows(NamedTuple):
-    """J with c, or A with a, as multiples of the numbers u(θ), of which the first is 1.
+    """J with -c, or A with a, as multiples of the numbers u(θ), of which the first is 1.
 
     Attributes
     ----------
-    start : (m + 1,) array
-        Where the entries of each row begin.
-    column : (nnz,) array
-        In the order of elimination.
-    coefficient, number : (nnz,) array
-        An entry is the coefficient times that number of u.
-    offset, offset_number : (m,) array
-        The same of c or a.
-    pair_start : (m + 1,) array
-        Where the pairs of each row begin.
-    place : array
-        Of each pair in the stored precision.
-    moves : (m,) bool array
-        Whether θ moves an entry of the row.
+    n_rows : int
+        m.
+    run : (n_runs, 5) array
+        Entries of consecutive rows that are multiples of one number: the first row, the first entry, how many there
+        are, the number, and whether all are in one column.
+    column, coefficient : (nnz,) array
+        An entry is the coefficient times its run's number.
     """
 
-    start: Indices
+    n_rows: int
+    run: Indices
     column: Indices
     coefficient: Array
+
+
+class Products(NamedTuple):
+    """The precision P and ``Jᵀc + Aᵀ(b - W̄a)`` as sums of products of two numbers u times constants of the sites.
+
+    Attributes
+    ----------
+    number : (n_groups, 2) array
+        The two numbers of a group of terms.
+    start : (n_groups + 1,) array
+        Where the terms of each group begin.
+    place : (n_terms,) array
+        Of each term in the stored precision, behind which the vector lies.
+    twice : (n_terms,) array
+        How many entries of P a term is: 1 on the diagonal, 2 beside it, 0 in the vector.
+    of_residuals : (n_terms,) array
+        What residuals add to each constant.
+    site, term, coefficient : (n_pairs,) array
+        What sites add to a term: the coefficient times w̄ of this site, or b if the site is n_η more. Those in P first.
+    """
+
     number: Indices
-    offset: Array
-    offset_number: Indices
-    pair_start: Indices
+    start: Indices
     place: Indices
-    moves: NDArray[np.bool_]
+    twice: Array
+    of_residuals: Array
+    site: Indices
+    term: Indices
+    coefficient: Array
 
 
 class DenseRows(NamedTuple):
@@ -84,48 +102,51 @@ class DenseRows(NamedTuple):
 
 
 @compiled
-def filled(coefficient: Array, number: Indices, numbers: Array) -> Array:  # pragma: no cover - compiled
-    """Return entries as coefficients times their numbers."""
-    made = np.empty(coefficient.size)
-    for i in range(coefficient.size):
-        made[i] = coefficient[i] * numbers[number[i]]
+def extended(values: Array, one: float) -> Array:  # pragma: no cover - compiled
+    """Return values with their constant."""
+    made = np.empty(values.size + 1)
+    for i in range(values.size):  # Numba takes ten times as long to write to a part of an array
+        made[i] = values[i]
+    made[values.size] = one
     return made
 
 
 @compiled
-def add_products(
-    rows: SparseRows, entries: Array, weight: Array, moving: bool, stored: Array
-) -> None:  # pragma: no cover - compiled
-    """Add ``Σ w r rᵀ`` over the rows that move, or over those that do not, to the stored precision."""
-    for row in range(weight.size):
-        if rows.moves[row] != moving:
-            continue
-        pair = rows.pair_start[row]
-        for i in range(rows.start[row], rows.start[row + 1]):
-            weighted = weight[row] * entries[i]
-            for j in range(rows.start[row], i + 1):
-                stored[rows.place[pair]] += weighted * entries[j]
-                pair += 1
+def entries_of(rows: SparseRows, run: int) -> tuple[slice, int, Array, Indices]:  # pragma: no cover - compiled
+    """Return the rows of a run, their number, and coefficients and columns."""
+    first, at, size = rows.run[run, FIRST_ROW], rows.run[run, FIRST_ENTRY], rows.run[run, N_ENTRIES]
+    where = slice(at, at + size)
+    return slice(first, first + size), rows.run[run, NUMBER], rows.coefficient[where], rows.column[where]
 
 
-@compiled
-def multiplied(rows: SparseRows, entries: Array, values: Array) -> Array:  # pragma: no cover - compiled
-    """Return the rows times values (n,), without their offset."""
-    made = np.zeros(rows.offset.size)
-    for row in range(made.size):
-        for i in range(rows.start[row], rows.start[row + 1]):
-            made[row] += entries[i] * values[rows.column[i]]
+@compiled_in_any_order
+def multiplied(rows: SparseRows, numbers: Array, values: Array, one: float) -> Array:  # pragma: no cover - compiled
+    """Return the rows times values (n,), and times the constant 1 of an x or 0 of a difference."""
+    made, given = np.zeros(rows.n_rows), extended(values, one)
+    for run in range(rows.run.shape[0]):
+        where, number, coefficient, column = entries_of(rows, run)
+        by, total = numbers[number], made[where]
+        for i in range(total.size):
+            total[i] += by * coefficient[i] * given[column[i]]
     return made
 
 
-@compiled
-def multiplied_adjoint(
-    rows: SparseRows, entries: Array, values: Array, total: Array
+@compiled_in_any_order
+def multiply_adjoint(
+    rows: SparseRows, numbers: Array, values: Array, total: Array
 ) -> None:  # pragma: no cover - compiled
-    """Add the transposed rows times values (m,) to a total (n,)."""
-    for row in range(values.size):
-        for i in range(rows.start[row], rows.start[row + 1]):
-            total[rows.column[i]] += entries[i] * values[row]
+    """Add the transposed rows times values (m,) to a total (n,), without their constants."""
+    for run in range(rows.run.shape[0]):
+        where, number, coefficient, column = entries_of(rows, run)
+        by, given = numbers[number], values[where]
+        if not rows.run[run, ONE_COLUMN]:
+            for i in range(given.size):
+                total[column[i]] += by * coefficient[i] * given[i]
+        elif column[0] < total.size:
+            added = 0.0  # in a register, where each of the others would wait for the last
+            for i in range(given.size):
+                added += coefficient[i] * given[i]
+            total[column[0]] += by * added
 
 
 @compiled
@@ -178,10 +199,9 @@ def solve_updated(
 @compiled
 def select_updated(
     kind: int, index: tuple[Indices, ...], stored: Array, spread: Array, core: Array, entry_row: Indices,
-    entry_column: Indices, entry_place: Indices,
-) -> Array:  # pragma: no cover - compiled  # fmt: skip
-    """Return the entries of P⁻¹ at the places of P₀'s pattern."""
-    inverse = np.zeros(stored.size)
+    entry_column: Indices, entry_place: Indices, inverse: Array,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Write the entries of P⁻¹ at the places of P₀'s pattern."""
     select(kind, index, stored, inverse)
     k = core.shape[0]
     if k:
@@ -190,21 +210,22 @@ def select_updated(
             i, j = entry_row[entry], entry_column[entry]
             for a in range(k):
                 inverse[entry_place[entry]] -= spread[a, i] * weighted[a, j]
-    return inverse
 
 
-@compiled
-def variances_of_rows(rows: SparseRows, entries: Array, inverse: Array) -> Array:  # pragma: no cover - compiled
-    """Return ``r P⁻¹ rᵀ`` of each row."""
-    made = np.zeros(rows.offset.size)
-    for row in range(made.size):
-        pair = rows.pair_start[row]
-        for i in range(rows.start[row], rows.start[row + 1]):
-            for j in range(rows.start[row], i):
-                made[row] += 2.0 * entries[i] * entries[j] * inverse[rows.place[pair]]
-                pair += 1
-            made[row] += entries[i] ** 2 * inverse[rows.place[pair]]
-            pair += 1
+@compiled_in_any_order
+def variances_of_rows(
+    products: Products, numbers: Array, inverse: Array, n_sites: int
+) -> Array:  # pragma: no cover - compiled
+    """Return ``r P⁻¹ rᵀ`` of each row of A."""
+    by_term, made = np.empty(products.place.size), np.zeros(n_sites)
+    for group in range(products.number.shape[0]):
+        by = numbers[products.number[group, 0]] * numbers[products.number[group, 1]]
+        for k in range(products.start[group], products.start[group + 1]):
+            by_term[k] = by * products.twice[k] * inverse[products.place[k]]
+    for k in range(products.site.size):
+        if products.site[k] >= n_sites:
+            break
+        made[products.site[k]] += products.coefficient[k] * by_term[products.term[k]]
     return made
 
 
@@ -213,10 +234,12 @@ class FieldPattern(NamedTuple):
 
     Attributes
     ----------
-    kind, layout : int, tuple of arrays
+    kind, layout, n_stored : int, tuple of arrays, int
         Of the layout of the stored precision.
     residuals, predictors : SparseRows
-        J with c, and A with a.
+        J with -c, and A with a.
+    products : Products
+        Of the entries of a row with each other.
     dense : DenseRows
         Constant rows of J that the stored precision leaves out.
     entry_row, entry_column, entry_place : arrays
@@ -225,8 +248,10 @@ class FieldPattern(NamedTuple):
 
     kind: int
     layout: tuple[Indices, ...]
+    n_stored: int
     residuals: SparseRows
     predictors: SparseRows
+    products: Products
     dense: DenseRows
     entry_row: Indices
     entry_column: Indices
@@ -240,10 +265,8 @@ class WeightedField(NamedTuple):
     ----------
     log_determinant : float
         ``log |P|``, nan if P has no factor.
-    residual_entries, residual_offset : arrays
-        J, of the sparse rows, and their c.
-    predictor_entries, predictor_offset : arrays
-        A and a.
+    numbers : array
+        u(θ).
     stored, spread, core : arrays
         P's factor, as `factorise_updated` returns it.
     linear : (n,) array
@@ -251,10 +274,7 @@ class WeightedField(NamedTuple):
     """
 
     log_determinant: float
-    residual_entries: Array
-    residual_offset: Array
-    predictor_entries: Array
-    predictor_offset: Array
+    numbers: Array
     stored: Array
     spread: Array
     core: Array
@@ -262,39 +282,30 @@ class WeightedField(NamedTuple):
 
 
 @compiled
-def fixed_products(
-    pattern: FieldPattern, n_stored: int, numbers: Array, precision: Array
-) -> Array:  # pragma: no cover - compiled
-    """Return what rows that θ does not move add to the stored precision."""
-    stored = np.zeros(n_stored)
-    residuals, predictors = pattern.residuals, pattern.predictors
-    entries = filled(residuals.coefficient, residuals.number, numbers)
-    add_products(residuals, entries, np.ones(residuals.offset.size), False, stored)
-    add_products(predictors, filled(predictors.coefficient, predictors.number, numbers), precision, False, stored)
-    return stored
+def of_sites(products: Products, linear: Array, precision: Array) -> Array:  # pragma: no cover - compiled
+    """Return the constants that products of numbers are multiplied by, (n_terms,)."""
+    constants, weights = products.of_residuals.copy(), np.concatenate((precision, linear))
+    for k in range(products.site.size):
+        constants[products.term[k]] += weights[products.site[k]] * products.coefficient[k]
+    return constants
 
 
 @compiled
-def weigh_field(
-    pattern: FieldPattern, fixed: Array, numbers: Array, linear: Array, precision: Array
-) -> WeightedField:  # pragma: no cover - compiled
-    """Make P of the numbers u(θ) and factorise it; `fixed` is what `fixed_products` returns."""
-    residuals, predictors, dense = pattern.residuals, pattern.predictors, pattern.dense
-    of_residuals = filled(residuals.coefficient, residuals.number, numbers)
-    of_predictors = filled(predictors.coefficient, predictors.number, numbers)
-    c = filled(residuals.offset, residuals.offset_number, numbers)
-    a = filled(predictors.offset, predictors.offset_number, numbers)
-    stored = fixed.copy()
-    add_products(residuals, of_residuals, np.ones(c.size), True, stored)
-    add_products(predictors, of_predictors, precision, True, stored)
-    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.layout, stored, dense)
-    right = np.zeros(dense.rows.shape[1])
-    multiplied_adjoint(residuals, of_residuals, c, right)
-    multiplied_adjoint(predictors, of_predictors, linear - precision * a, right)
+def weigh_field(pattern: FieldPattern, constants: Array, numbers: Array) -> WeightedField:  # pragma: no cover
+    """Make P of the numbers u(θ) and factorise it; `of_sites` returns the constants."""
+    products, dense = pattern.products, pattern.dense
+    made = np.zeros(pattern.n_stored + dense.rows.shape[1])
+    for group in range(products.number.shape[0]):
+        by = numbers[products.number[group, 0]] * numbers[products.number[group, 1]]
+        terms = slice(products.start[group], products.start[group + 1])
+        place, constant = products.place[terms], constants[terms]
+        for k in range(place.size):
+            made[place[k]] += by * constant[k]
+    stored, right = made[: pattern.n_stored], made[pattern.n_stored :]
     for k in range(dense.offset.size):
-        for i in range(right.size):
-            right[i] += dense.rows[k, i] * dense.offset[k]
-    return WeightedField(log_determinant, of_residuals, c, of_predictors, a, stored, spread, core, right)
+        right += dense.offset[k] * dense.rows[k]
+    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.layout, stored, dense)
+    return WeightedField(log_determinant, numbers, stored, spread, core, right)
 
 
 @compiled
@@ -308,32 +319,26 @@ def drawn(
     pattern: FieldPattern, field: WeightedField, root: Array, noise: Array
 ) -> Array:  # pragma: no cover - compiled
     """Return ``Jᵀz₁ + Aᵀ(s z₂)``, (n,)."""
-    dense, n_sparse = pattern.dense, field.residual_offset.size
+    dense, n_sparse = pattern.dense, pattern.residuals.n_rows
     first = n_sparse + dense.offset.size
     made = np.zeros(dense.rows.shape[1])
-    multiplied_adjoint(pattern.residuals, field.residual_entries, noise[:n_sparse], made)
-    multiplied_adjoint(pattern.predictors, field.predictor_entries, root * noise[first:], made)
+    multiply_adjoint(pattern.residuals, field.numbers, noise[:n_sparse], made)
+    multiply_adjoint(pattern.predictors, field.numbers, root * noise[first:], made)
     for k in range(dense.offset.size):
-        for i in range(made.size):
-            made[i] += dense.rows[k, i] * noise[n_sparse + k]
+        made += noise[n_sparse + k] * dense.rows[k]
     return made
 
 
 @compiled
-def residual_product(
-    pattern: FieldPattern, field: WeightedField, values: Array
+def residuals_at(
+    pattern: FieldPattern, numbers: Array, values: Array, one: float
 ) -> Array:  # pragma: no cover - compiled
-    """Return ``J v``, of sparse rows first."""
-    dense, n_sparse = pattern.dense, field.residual_offset.size
-    made = np.zeros(n_sparse + dense.offset.size)
-    rows, entries = pattern.residuals, field.residual_entries
-    for row in range(n_sparse):
-        for i in range(rows.start[row], rows.start[row + 1]):
-            made[row] += entries[i] * values[rows.column[i]]
-    for k in range(dense.offset.size):
-        for i in range(values.size):
-            made[n_sparse + k] += dense.rows[k, i] * values[i]
-    return made
+    """Return ``J v`` less c times the constant, as `multiplied` does, of sparse rows first."""
+    dense = pattern.dense
+    of_dense = -one * dense.offset
+    for k in range(of_dense.size):
+        of_dense[k] += np.dot(dense.rows[k], values)
+    return np.concatenate((multiplied(pattern.residuals, numbers, values, one), of_dense))
 
 
 @compiled
@@ -341,116 +346,98 @@ def pushed(
     pattern: FieldPattern, field: WeightedField, root: Array, values: Array
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """Return ``(J, s A) v``, of the size of z, and ``A v``."""
-    first = field.residual_offset.size + pattern.dense.offset.size
-    made = np.empty(first + root.size)
-    made[:first] = residual_product(pattern, field, values)
-    predicted = multiplied(pattern.predictors, field.predictor_entries, values)
-    for i in range(root.size):
-        made[first + i] = root[i] * predicted[i]
-    return made, predicted
+    predicted = multiplied(pattern.predictors, field.numbers, values, 0.0)
+    return np.concatenate((residuals_at(pattern, field.numbers, values, 0.0), root * predicted)), predicted
 
 
 @compiled
 def selected(pattern: FieldPattern, field: WeightedField) -> Array:  # pragma: no cover - compiled
-    """Return the entries of P⁻¹ at the places of the stored precision."""
-    return select_updated(
+    """Return the entries of P⁻¹ at the places of the stored precision, and then a 0 for each latent value."""
+    inverse = np.zeros(pattern.n_stored + field.linear.size)
+    select_updated(
         pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.entry_row, pattern.entry_column,
-        pattern.entry_place,
+        pattern.entry_place, inverse[: pattern.n_stored],
     )  # fmt: skip
+    return inverse
 
 
-@compiled
+@compiled_in_any_order
 def log_evidence_at(
     pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, mean: Array
 ) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
     """Return the log evidence less the prior's normaliser; ``J m - c`` and η at the centre m (n,)."""
-    missed = residual_product(pattern, field, mean)
-    n_sparse, total = field.residual_offset.size, 0.5 * (mean.size * LOG_2PI - field.log_determinant)
+    missed = residuals_at(pattern, field.numbers, mean, 1.0)
+    centre = multiplied(pattern.predictors, field.numbers, mean, 1.0)
+    total = 0.5 * (mean.size * LOG_2PI - field.log_determinant)
     for i in range(missed.size):
-        missed[i] -= field.residual_offset[i] if i < n_sparse else pattern.dense.offset[i - n_sparse]
         total -= 0.5 * missed[i] * missed[i]
-    centre = multiplied(pattern.predictors, field.predictor_entries, mean)
     for i in range(centre.size):
-        centre[i] += field.predictor_offset[i]
         total += (linear[i] - 0.5 * precision[i] * centre[i]) * centre[i]
     return total, missed, centre
 
 
-@compiled
-def field_pullback(
-    rows: SparseRows, entries: Array, inverse: Array, weight: Array, by_value: Array, by_mean: Array, along: Array,
-    values: Array, mean: Array, change: Array, by_offset: Array, total: Array,
+@compiled_in_any_order
+def add_slopes(
+    rows: SparseRows, by_value: Array, by_mean: Array, along: Array, values: Array, mean: Array, change: Array,
+    total: Array,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Add the derivative by the numbers u of entries and offset to a total.
-
-    Of a row r with entries r_i it is ``by_value x_i + along v_i + by_mean m_i - w (r S)_i``.
+    """Add the derivative by the numbers u to a total, of what has ``by_value x + by_mean m + along v`` by an entry.
 
     Parameters
     ----------
-    weight : (m,) array
-        w, of J 1.
     by_value, by_mean, along : (m,) array
         What multiplies x, m and v.
-    values, mean, change : (n,) array
-        x, m and v.
-    by_offset : (m,) array
-        The derivative by the offset.
+    values, mean, change : (n + 1,) array
+        x, m and v with their constants.
     """
-    for row in range(weight.size):
-        if rows.offset_number[row]:
-            total[rows.offset_number[row]] += rows.offset[row] * by_offset[row]
-        if not rows.moves[row]:
+    for run in range(rows.run.shape[0]):
+        where, number, coefficient, column = entries_of(rows, run)
+        if number == 0:
             continue
-        pair, w = rows.pair_start[row], weight[row]
-        for i in range(rows.start[row], rows.start[row + 1]):
-            column = rows.column[i]
-            slope = by_value[row] * values[column] + along[row] * change[column] + by_mean[row] * mean[column]
-            for j in range(rows.start[row], i):
-                covariance = w * inverse[rows.place[pair]]
-                pair += 1
-                slope -= entries[j] * covariance
-                if rows.number[j]:
-                    total[rows.number[j]] -= rows.coefficient[j] * entries[i] * covariance
-            slope -= w * entries[i] * inverse[rows.place[pair]]
-            pair += 1
-            if rows.number[i]:
-                total[rows.number[i]] += rows.coefficient[i] * slope
+        of_value, of_mean, of_change, slope = by_value[where], by_mean[where], along[where], 0.0
+        for i in range(of_value.size):
+            j = column[i]
+            slope += coefficient[i] * (of_value[i] * values[j] + of_mean[i] * mean[j] + of_change[i] * change[j])
+        total[number] += slope
+
+
+@compiled_in_any_order
+def add_determinant_slopes(
+    products: Products, constants: Array, numbers: Array, inverse: Array, total: Array
+) -> None:  # pragma: no cover - compiled
+    """Add the derivative of ``-½ log |P|`` by the numbers u to a total."""
+    for group in range(products.number.shape[0]):
+        first, second = products.number[group, 0], products.number[group, 1]
+        if second == 0:  # the greater one
+            continue
+        terms, trace = slice(products.start[group], products.start[group + 1]), 0.0
+        place, twice, constant = products.place[terms], products.twice[terms], constants[terms]
+        for k in range(place.size):
+            trace += twice[k] * constant[k] * inverse[place[k]]
+        total[first] -= 0.5 * trace * numbers[second]
+        total[second] -= 0.5 * trace * numbers[first]
 
 
 @compiled
 def pull_field(
-    pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, noise: Array, residual: Array,
-    values: Array, mean: Array, eta: Array, missed: Array, centre: Array, inverse: Array, total: Array,
+    pattern: FieldPattern, field: WeightedField, constants: Array, linear: Array, precision: Array, noise: Array,
+    residual: Array, values: Array, mean: Array, eta: Array, missed: Array, centre: Array, inverse: Array,
+    total: Array,
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Return the derivative by z, and ``A v``; add that by the numbers u to a total.
 
     Of ``ψ(η) + log E`` where z was placed, given ``∂ψ/∂η`` less the sites' slope.
     """
-    n_sparse, root = field.residual_offset.size, np.sqrt(precision)
+    n_sparse, root = pattern.residuals.n_rows, np.sqrt(precision)
     first = n_sparse + pattern.dense.offset.size
-    right = np.zeros((values.size, 1))
-    multiplied_adjoint(pattern.predictors, field.predictor_entries, residual, right[:, 0])
-    solve_field(pattern, field, right)
-    change = np.ascontiguousarray(right[:, 0])
+    change = np.zeros(values.size)
+    multiply_adjoint(pattern.predictors, field.numbers, residual, change)
+    solve_field(pattern, field, change.reshape(change.size, 1))
     by_noise, predicted = pushed(pattern, field, root, change)
-    along = multiplied(pattern.residuals, field.residual_entries, values)
-    by_value, by_mean, by_offset = np.empty(n_sparse), np.empty(n_sparse), np.empty(n_sparse)
-    for i in range(n_sparse):
-        along[i] = field.residual_offset[i] + noise[i] - along[i]
-        by_value[i], by_mean[i], by_offset[i] = -by_noise[i], -missed[i], by_noise[i] + missed[i]
-    field_pullback(
-        pattern.residuals, field.residual_entries, inverse, np.ones(n_sparse), by_value, by_mean, along, values, mean,
-        change, by_offset, total,
-    )  # fmt: skip
-    n_sites = eta.size
-    along, by_value, by_mean, by_offset = np.empty(n_sites), np.empty(n_sites), np.empty(n_sites), np.empty(n_sites)
-    for i in range(n_sites):
-        by_value[i] = residual[i] - precision[i] * predicted[i]
-        by_mean[i] = linear[i] - precision[i] * centre[i]
-        by_offset[i] = by_value[i] + by_mean[i]
-        along[i] = linear[i] - precision[i] * eta[i] + root[i] * noise[first + i]
-    field_pullback(
-        pattern.predictors, field.predictor_entries, inverse, precision, by_value, by_mean, along, values, mean,
-        change, by_offset, total,
-    )  # fmt: skip
+    given = extended(values, 1.0), extended(mean, 1.0), extended(change, 0.0)
+    along = noise[:n_sparse] - multiplied(pattern.residuals, field.numbers, values, 1.0)
+    add_slopes(pattern.residuals, -by_noise[:n_sparse], -missed[:n_sparse], along, *given, total)
+    along = linear - precision * eta + root * noise[first:]
+    add_slopes(pattern.predictors, residual - precision * predicted, linear - precision * centre, along, *given, total)
+    add_determinant_slopes(pattern.products, constants, field.numbers, inverse, total)
     return by_noise, predicted

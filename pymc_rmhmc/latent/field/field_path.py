@@ -20,9 +20,9 @@ from pymc_rmhmc.latent.field.field_loops import (
     FieldPattern,
     WeightedField,
     drawn,
-    fixed_products,
     log_evidence_at,
     multiplied,
+    of_sites,
     pull_field,
     selected,
     solve_field,
@@ -85,8 +85,8 @@ class FieldSites(NamedTuple):
     ----------
     linear, precision : (n,) array
         b and w̄.
-    fixed : array
-        What `fixed_products` returns of them; empty where θ moves w̄.
+    constants : array
+        What `of_sites` returns of them; empty where θ moves them.
     eta : (2, n) array
         Where the information is taken.
     information : (n,) or (1,) array
@@ -99,7 +99,7 @@ class FieldSites(NamedTuple):
 
     linear: Array
     precision: Array
-    fixed: Array
+    constants: Array
     eta: Array
     information: Array
     theta: Array
@@ -178,12 +178,11 @@ def _sites_at(
 
 @compiled
 def _chart_pullback(
-    chart: FieldChart, standard: Array, placed: Array, by_theta: Array, gradient: Array
+    chart: FieldChart, placed: Array, by_theta: Array, gradient: Array
 ) -> None:  # pragma: no cover - compiled
-    """Write the derivative by ϑ, of what a standard normal leaves, in front of a gradient."""
-    for j in range(standard.size):
-        gradient[j] = standard[j]
-        for k in range(j, standard.size):
+    """Add the derivative by ϑ in front of a gradient."""
+    for j in range(by_theta.size):
+        for k in range(j, by_theta.size):
             gradient[j] += chart.factor[k, j] * (placed[1, k] * by_theta[k] + placed[2, k])
 
 
@@ -198,22 +197,24 @@ def _is_whole(value: float, vector: Array) -> bool:  # pragma: no cover - compil
 
 @compiled
 def evaluate_field(
-    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, n_stored: int,
-    position: Array,
+    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, position: Array,
 ) -> FieldState:  # pragma: no cover - compiled  # fmt: skip
     """Evaluate the joint density of (ϑ, z)."""
-    d, moves, nothing = chart.centre.size, sites.fixed.size == 0, np.zeros(0)
+    d, moves, nothing = chart.centre.size, sites.constants.size == 0, np.zeros(0)
     standard, noise = position[:d], position[d:]
     placed, volume = place_hyperparameters(
         standard, chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail
     )
     theta = placed[0]
+    if not _is_whole(volume, theta):
+        field = WeightedField(math.nan, nothing, nothing, np.zeros((0, 0)), np.zeros((0, 0)), nothing)
+        return FieldState(NOT_FINITE, -math.inf, nothing, theta, 0.0, 0.0, 0.0, nothing, nothing, nothing, field)
     prior, given = call_for_value_and_slope(functions.numbers.address, (theta,), functions.numbers.rest)
     rest, by_rest = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
     numbers, log_normaliser, log_rest = given.copy(), prior.item(), rest.item()
     linear, precision, power, growth_slope = _sites_at(functions, sites, theta)
-    fixed = fixed_products(pattern, n_stored, numbers, precision) if moves else sites.fixed
-    field = weigh_field(pattern, fixed, numbers, linear, precision)
+    constants = of_sites(pattern.products, linear, precision) if moves else sites.constants
+    field = weigh_field(pattern, constants, numbers)
     status = WHOLE if math.isfinite(log_normaliser + log_rest) else NOT_FINITE
     if status == WHOLE and not math.isfinite(field.log_determinant):
         status = NO_FACTOR
@@ -221,13 +222,13 @@ def evaluate_field(
         return FieldState(
             status, -math.inf, nothing, theta, log_rest, log_normaliser, 0.0, nothing, nothing, nothing, field
         )
-    vectors = np.empty((field.linear.size, 2))
-    vectors[:, 0] = field.linear
-    vectors[:, 1] = field.linear + drawn(pattern, field, np.sqrt(precision), noise)
+    vectors, moved = np.empty((field.linear.size, 2)), drawn(pattern, field, np.sqrt(precision), noise)
+    for i in range(moved.size):
+        vectors[i, 0], vectors[i, 1] = field.linear[i], field.linear[i] + moved[i]
     solve_field(pattern, field, vectors)
     mean, values = np.ascontiguousarray(vectors[:, 0]), np.ascontiguousarray(vectors[:, 1])
     log_evidence, missed, centre = log_evidence_at(pattern, field, linear, precision, mean)
-    eta = multiplied(pattern.predictors, field.predictor_entries, values) + field.predictor_offset
+    eta = multiplied(pattern.predictors, numbers, values, 1.0)
     log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)
     if eta.size:
         found = call_for_value_and_two_slopes(functions.likelihood.address, (theta, eta), functions.likelihood.rest)
@@ -235,20 +236,20 @@ def evaluate_field(
     at_sites, residual = residual_of_sites(linear, precision, eta, slope)
     by_numbers, inverse = np.zeros(numbers.size), selected(pattern, field)
     by_noise, pushed = pull_field(
-        pattern, field, linear, precision, noise, residual, values, mean, eta, missed, centre, inverse, by_numbers
-    )
+        pattern, field, constants, linear, precision, noise, residual, values, mean, eta, missed, centre, inverse,
+        by_numbers,
+    )  # fmt: skip
     by_prior = call_for_vector(functions.pullback.address, (theta, by_numbers), functions.pullback.rest)[0]
     by_theta += by_rest + by_prior
     if moves:
-        variance = variances_of_rows(pattern.predictors, field.predictor_entries, inverse)
+        variance = variances_of_rows(pattern.products, numbers, inverse, eta.size)
         by_logarithms = slope_by_multiples(
             linear, precision, centre, precision * variance, pushed, noise[noise.size - eta.size :], eta
         )
         _sites_bar(functions, sites, theta, power, growth_slope, by_logarithms, by_theta)
     total = log_rest + log_normaliser + log_evidence + log_likelihood - at_sites + volume
-    gradient = np.empty(position.size)
-    _chart_pullback(chart, standard, placed, by_theta, gradient)
-    gradient[d:] = by_noise
+    gradient = np.concatenate((standard, by_noise))
+    _chart_pullback(chart, placed, by_theta, gradient)
     total += 0.5 * (standard * standard).sum()
     if not _is_whole(total, gradient):
         status = NOT_FINITE
@@ -259,8 +260,8 @@ def evaluate_field(
 
 @compiled
 def follow_field(
-    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, n_stored: int,
-    position: Array, momentum: Array, gradient: Array, n_steps: int, step_size: float,
+    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, position: Array,
+    momentum: Array, gradient: Array, n_steps: int, step_size: float,
 ) -> tuple[int, Array, Array, FieldState]:  # pragma: no cover - compiled  # fmt: skip
     """Make so many steps of half a kick, a rotation and half a kick; stop after one where there is no density.
 
@@ -269,13 +270,13 @@ def follow_field(
     position, momentum = position.copy(), momentum.copy()
     kick(momentum, gradient, 0.5 * step_size)
     rotate(position, momentum, step_size)
-    state = evaluate_field(pattern, functions, chart, sites, n_stored, position)
+    state = evaluate_field(pattern, functions, chart, sites, position)
     for step in range(1, n_steps):
         if state.status != WHOLE:
             return step, position, momentum, state
         kick(momentum, state.gradient, step_size)
         rotate(position, momentum, step_size)
-        state = evaluate_field(pattern, functions, chart, sites, n_stored, position)
+        state = evaluate_field(pattern, functions, chart, sites, position)
     if state.status == WHOLE:
         kick(momentum, state.gradient, 0.5 * step_size)
     return n_steps, position, momentum, state

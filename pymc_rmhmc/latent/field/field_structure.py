@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +11,37 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
-from pymc_rmhmc.latent.field.field_loops import DenseRows, FieldPattern, SparseRows
+from pymc_rmhmc.latent.field.field_loops import DenseRows, FieldPattern, Products, SparseRows
 from pymc_rmhmc.linalg.sparse_cholesky import FRONTS, SparseLayout, sparse_layout
 
 __all__ = ["FieldStructure", "structure_of"]
 
+type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 # Numbers in a factor, up to which θ and z move together: at 52,000 they made 57 effective draws a second so, and 37 in
 # turns. From where on turns are better was not measured.
 MOST_CHEAP = 200_000
+
+
+class Entries(NamedTuple):
+    """Entries of rows, with columns in the order of elimination."""
+
+    row: Indices
+    column: Indices
+    coefficient: Array
+    number: Indices
+
+
+class Pairs(NamedTuple):
+    """Products of two numbers, the smaller index first, times a coefficient and the weight of a row."""
+
+    row: Indices
+    column: Indices
+    other: Indices
+    smaller: Indices
+    number: Indices
+    coefficient: Array
 
 
 class FieldStructure:
@@ -48,9 +70,13 @@ class FieldStructure:
         order = self.layout.order
         self.place_of = np.empty(order.size, np.int64)
         self.place_of[order] = np.arange(order.size)
-        rows = self._rows(maps.residuals), self._rows(maps.predictors)
-        dense = self._dense_rows(patterns[0])
-        self.pattern = FieldPattern(self.layout.kind, self.layout.index, *rows, dense, *_entries(rows))
+        rows = self._entries(maps.residuals, -1.0), self._entries(maps.predictors, 1.0)
+        residuals, predictors = (_sparse_rows(*each) for each in zip(rows, self._n_rows, strict=True))
+        places, products = self._products(*rows)
+        self.pattern = FieldPattern(
+            self.layout.kind, self.layout.index, self.layout.n_stored, residuals, predictors, products,
+            self._dense_rows(patterns[0]), *places,
+        )  # fmt: skip
 
     @property
     def is_expensive(self) -> bool:
@@ -67,18 +93,53 @@ class FieldStructure:
         """The number of residuals, of sparse rows first."""
         return self.maps.residuals.n_rows + len(self.maps.dense)
 
-    def _rows(self, given: AffineRows) -> SparseRows:
-        """Return rows in the order of elimination, with the place of each pair of their entries."""
-        order = np.lexsort((self.place_of[given.column], given.row))
-        row, column = given.row[order], given.column[order]
-        start = np.searchsorted(row, np.arange(given.n_rows + 1))
-        first, second, pair_start = _pairs(start)
-        moves = np.zeros(given.n_rows, bool)
-        moves[row[given.number[order] != 0]] = True
-        return SparseRows(
-            start, self.place_of[column], given.coefficient[order], given.number[order], given.offset,
-            given.offset_number, pair_start, self.layout.places(column[first], column[second]), moves,
+    @property
+    def _n_rows(self) -> tuple[int, int]:
+        return self.maps.residuals.n_rows, self.maps.predictors.n_rows
+
+    def _entries(self, given: AffineRows, sign: float) -> Entries:
+        """Return the entries of rows, with their constants times a sign, in the order of their runs."""
+        constants = np.flatnonzero(given.offset)
+        row = np.concatenate((given.row, constants))
+        column = np.concatenate((self.place_of[given.column], np.full(constants.size, self.maps.size)))
+        coefficient = np.concatenate((given.coefficient, sign * given.offset[constants]))
+        number = np.concatenate((given.number, given.offset_number[constants]))
+        order = np.lexsort((column, number, row))
+        begins = np.ones(order.size, bool)
+        begins[1:] = (np.diff(row[order]) != 0) | (np.diff(number[order]) != 0)
+        # Which of its row's entries with its number each one is.
+        rank = np.arange(order.size) - np.maximum.accumulate(np.where(begins, np.arange(order.size), 0))
+        order = order[np.lexsort((row[order], rank, number[order]))]
+        return Entries(row[order], column[order], coefficient[order], number[order])
+
+    def _products(self, residuals: Entries, predictors: Entries) -> tuple[tuple[Indices, Indices, Indices], Products]:
+        """Return row, column and place of the entries of P but for fill, and what is added up there."""
+        n, n_stored, order = self.maps.size, self.layout.n_stored, self.layout.order
+        of_residuals, of_sites = _pairs(residuals, n), _pairs(predictors, n)
+        linear = predictors.column < n
+        nothing = np.zeros(linear.sum(), np.int64)
+        of_linear = Pairs(
+            predictors.row[linear] + self.maps.predictors.n_rows, predictors.column[linear], nothing + n,
+            nothing, predictors.number[linear], predictors.coefficient[linear],
         )  # fmt: skip
+        pairs = Pairs(*(np.concatenate(parts) for parts in zip(of_residuals, of_sites, of_linear, strict=True)))
+        place, is_in_vector = n_stored + pairs.column, pairs.other == n
+        column, other = pairs.column[~is_in_vector], pairs.other[~is_in_vector]
+        place[~is_in_vector] = self.layout.places(order[column], order[other])
+        twice = np.where(is_in_vector, 0.0, np.where(pairs.column == pairs.other, 1.0, 2.0))
+        n_numbers, n_places = pairs.number.max(initial=0) + 1, n_stored + n
+        keys, first, term = np.unique(
+            (pairs.smaller * n_numbers + pairs.number) * n_places + place, return_index=True, return_inverse=True
+        )
+        groups, start = np.unique(keys // n_places, return_index=True)
+        n_first = of_residuals.row.size
+        products = Products(
+            np.column_stack((groups // n_numbers, groups % n_numbers)), np.append(start, keys.size), place[first],
+            twice[first], np.bincount(term[:n_first], pairs.coefficient[:n_first], keys.size), pairs.row[n_first:],
+            term[n_first:], pairs.coefficient[n_first:],
+        )  # fmt: skip
+        places, first = np.unique(place[~is_in_vector], return_index=True)
+        return (column[first], other[first], places), products
 
     def _dense_rows(self, residuals: sparse.csr_array) -> DenseRows:
         """Return the constant rows, and ground one value of each component of J that they read."""
@@ -106,25 +167,32 @@ def _pattern(rows: AffineRows, size: int) -> sparse.csr_array:
     return sparse.csr_array((np.ones(rows.row.size), (rows.row, rows.column)), shape=(rows.n_rows, size))
 
 
-def _pairs(start: Indices) -> tuple[Indices, Indices, Indices]:
-    """Return the entries of each pair within a row, triangle by triangle, and where the pairs of each row begin."""
-    counts = np.diff(start)
-    pair_start = np.concatenate(([0], np.cumsum(counts * (counts + 1) // 2)))
-    first, second = np.empty((2, pair_start[-1]), np.int64)
-    for count in np.unique(counts):
-        rows = np.flatnonzero(counts == count)
-        i, j = np.tril_indices(count)
-        where = pair_start[rows][:, None] + np.arange(i.size)
-        first[where], second[where] = start[rows][:, None] + i, start[rows][:, None] + j
-    return first, second, pair_start
+def _sparse_rows(entries: Entries, n_rows: int) -> SparseRows:
+    """Return rows with their entries in runs."""
+    row, column, coefficient, number = entries
+    begins = np.ones(row.size, bool)
+    begins[1:] = (np.diff(row) != 1) | (np.diff(number) != 0)
+    first, which = np.flatnonzero(begins), np.cumsum(begins) - 1
+    one_column = np.bincount(which, column != column[first][which], first.size) == 0.0
+    run = np.column_stack((row[first], first, np.diff(first, append=row.size), number[first], one_column))
+    return SparseRows(n_rows, run.astype(np.int64), column, coefficient)
 
 
-def _entries(both: tuple[SparseRows, SparseRows]) -> tuple[Indices, Indices, Indices]:
-    """Return row and column, in the order of elimination, and place of every entry of P but for fill."""
+def _pairs(entries: Entries, constant: int) -> Pairs:
+    """Return the pairs of entries of each row, but for a constant with itself; with a constant they count less."""
+    order = np.argsort(entries.row, kind="stable")
+    row, column, coefficient, number = (each[order] for each in entries)
+    counts = np.unique(row, return_counts=True)[1]
+    start = np.cumsum(counts) - counts
     found = []
-    for rows in both:
-        first, second, _ = _pairs(rows.start)
-        found.append((rows.column[first], rows.column[second], rows.place))
-    row, column, place = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    place, first = np.unique(place, return_index=True)
-    return row[first], column[first], place
+    for count in np.unique(counts):
+        i, j = np.tril_indices(count)
+        at = start[counts == count][:, None]
+        found.append(np.stack(((at + i).ravel(), (at + j).ravel())))
+    first, second = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+    first, second = np.where(column[first] < column[second], (first, second), (second, first))
+    kept = column[first] < constant
+    first, second = first[kept], second[kept]
+    product = np.where(column[second] == constant, -1.0, 1.0) * coefficient[first] * coefficient[second]
+    both = np.sort((number[first], number[second]), axis=0)
+    return Pairs(row[first], column[first], column[second], both[0], both[1], product)

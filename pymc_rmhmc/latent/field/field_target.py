@@ -39,7 +39,7 @@ from pymc_rmhmc.linalg.compiled.native import (
 __all__ = ["FieldTarget"]
 
 type Array = NDArray[np.float64]
-type Arguments = tuple[FieldPattern, FieldFunctions, FieldChart, FieldSites, int]
+type Arguments = tuple[FieldPattern, FieldFunctions, FieldChart, FieldSites]
 # What PyTensor's compiled functions raise where a matrix has no factor, or an operation no value.
 RAISED = (ArithmeticError, ValueError)
 FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE)
@@ -85,7 +85,7 @@ class FieldTarget(JointTarget):
     def at(self, position: Array) -> JointPoint:
         """Evaluate the log density and its gradient; a failure is a value."""
         arguments = self._arguments()
-        if arguments is None or not np.isfinite(self.chart.place(position[: self.n_theta]).theta).all():
+        if arguments is None:
             return super().at(position)
         try:
             state = evaluate_field(*arguments, position)
@@ -181,10 +181,10 @@ class FieldTarget(JointTarget):
         if trend is not None:
             centre, exponents, log_most = trend.centre, trend.exponents, trend.log_most
         sites = FieldSites(
-            held.sites.linear, held.sites.precision, empty if held.moves else space.fixed, eta, information, centre,
+            held.sites.linear, held.sites.precision, empty if held.moves else space.constants, eta, information, centre,
             exponents, log_most,
         )  # fmt: skip
-        return space.structure.pattern, functions, charted, sites, space.structure.layout.n_stored
+        return space.structure.pattern, functions, charted, sites
 
     def _functions(self, theta: Array) -> FieldFunctions | None:
         """Return the model's functions for compiled code; None if Numba has not compiled one."""

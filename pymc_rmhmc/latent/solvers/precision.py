@@ -39,12 +39,12 @@ from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.field.field_loops import (
     WeightedField,
     drawn,
-    fixed_products,
     log_evidence_at,
     multiplied,
+    of_sites,
     pull_field,
     pushed,
-    residual_product,
+    residuals_at,
     selected,
     solve_field,
     variances_of_rows,
@@ -56,6 +56,7 @@ from pymc_rmhmc.latent.operators import Root
 __all__ = ["FieldRoot", "PrecisionSpace"]
 
 type Array = NDArray[np.float64]
+
 
 class FieldRoot(Root):
     """J at one θ: noise of the residuals enters x by ``Jᵀ``.
@@ -76,13 +77,13 @@ class FieldRoot(Root):
 
     def draw(self, whitened: Array) -> Array:
         """Return ``Jᵀ z``, (n,), in the order of elimination."""
-        n_sites = self._field.predictor_offset.size
+        n_sites = self._structure.pattern.predictors.n_rows
         noise = np.concatenate((whitened, np.zeros(n_sites)))
         return np.asarray(drawn(self._structure.pattern, self._field, np.zeros(n_sites), noise))
 
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``J v`` of values in the order of elimination."""
-        return np.asarray(residual_product(self._structure.pattern, self._field, values))
+        return np.asarray(residuals_at(self._structure.pattern, self._field.numbers, values, 0.0))
 
     def displace(self, whitened: Array) -> Array:
         """Return latent values, given in the order of elimination, in the model's."""
@@ -94,8 +95,7 @@ class FieldRoot(Root):
 
     def log_prior(self, whitened: Array) -> float:
         """Return the log density of latent values."""
-        offset = np.concatenate((self._field.residual_offset, self._structure.pattern.dense.offset))
-        residuals = self.draw_adjoint(whitened) - offset
+        residuals = residuals_at(self._structure.pattern, self._field.numbers, whitened, 1.0)
         return self._log_normaliser - 0.5 * float(residuals @ residuals)
 
 
@@ -115,8 +115,8 @@ class PrecisionSpace:
     ----------
     structure : FieldStructure
         What it has at every θ.
-    fixed : array
-        What rows that θ does not move add to the stored precision.
+    constants : array
+        What products of numbers are multiplied by in P.
 
     Raises
     ------
@@ -133,11 +133,11 @@ class PrecisionSpace:
         if not (math.isfinite(normaliser) and np.isfinite(numbers).all()):
             raise PriorFailure(Failure.NON_FINITE)
         self.structure = structure = structure_of(stated.maps)
-        if like is not None and like._sites.precision is sites.precision:
-            self.fixed: Array = like.fixed
+        if like is not None and like._sites is sites:
+            self.constants: Array = like.constants
         else:
-            self.fixed = fixed_products(structure.pattern, structure.layout.n_stored, numbers, sites.precision)
-        self._field = weigh_field(structure.pattern, self.fixed, numbers, sites.linear, sites.precision)
+            self.constants = of_sites(structure.pattern.products, sites.linear, sites.precision)
+        self._field = weigh_field(structure.pattern, self.constants, numbers)
         if not math.isfinite(self._field.log_determinant):
             raise PriorFailure(Failure.NOT_POSITIVE_DEFINITE)
         self.root = FieldRoot(structure, self._field, normaliser)
@@ -177,7 +177,7 @@ class PrecisionSpace:
     @property
     def mean(self) -> Array:
         """The sites where x is 0, (n_η,)."""
-        return self._field.predictor_offset
+        return self._multiplied(np.zeros(self._field.linear.size), 1.0)
 
     def with_sites(self, sites: GaussianSites) -> PrecisionSpace:
         """Return the same field times other sites."""
@@ -192,13 +192,13 @@ class PrecisionSpace:
 
     def predict(self, whitened: Array) -> Array:
         """Return ``A x``, (n_η,)."""
-        return np.asarray(multiplied(self.structure.pattern.predictors, self._field.predictor_entries, whitened))
+        return self._multiplied(whitened, 0.0)
 
     def place(self, noise: Array) -> LatentPlacement:
         """Return where a z is placed."""
         moved = drawn(self.structure.pattern, self._field, self._site_root, noise)
-        values = self.centre_whitened + self._solve(moved)
-        return LatentPlacement(self.predict(values) + self.mean, noise, moved, self.root, None, values)
+        values = self._solve(self._field.linear + moved)
+        return LatentPlacement(self._multiplied(values, 1.0), noise, moved, self.root, None, values)
 
     def enter(self, values: Array, noise: Array) -> Array:
         """Draw a z given the model's variables, from standard normal noise.
@@ -214,7 +214,8 @@ class PrecisionSpace:
 
     def marginals(self) -> tuple[Array, Array]:
         """Return mean and variance (n_η,) of each site under the prior times the sites' factors."""
-        variance = variances_of_rows(self.structure.pattern.predictors, self._field.predictor_entries, self._inverse)
+        products = self.structure.pattern.products
+        variance = variances_of_rows(products, self._field.numbers, self._inverse, self.centre.size)
         return self.centre, np.maximum(variance, 0.0)
 
     def apply(self, noise: Array) -> Array:
@@ -234,7 +235,7 @@ class PrecisionSpace:
         by_numbers, sites = np.zeros(self._stated.numbers.size), self._sites
         _, missed, centre = self._at_centre
         noise, predicted = pull_field(
-            self.structure.pattern, self._field, sites.linear, sites.precision, placed.noise, residual,
+            self.structure.pattern, self._field, self.constants, sites.linear, sites.precision, placed.noise, residual,
             placed.whitened, self.centre_whitened, placed.eta, missed, centre, self._inverse, by_numbers,
         )  # fmt: skip
         return Pulled(noise, np.zeros(0), [by_numbers], None, predicted)
@@ -250,6 +251,10 @@ class PrecisionSpace:
     def _inverse(self) -> Array:
         """S, at the places of P's lower triangle."""
         return np.asarray(selected(self.structure.pattern, self._field))
+
+    def _multiplied(self, values: Array, one: float) -> Array:
+        """Return ``A x + a``, or A times a difference, (n_η,)."""
+        return np.asarray(multiplied(self.structure.pattern.predictors, self._field.numbers, values, one))
 
     def _collect(self, values: Array) -> Array:
         """Return ``Aᵀ v``, (n,)."""
