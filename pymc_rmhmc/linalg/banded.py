@@ -3,7 +3,7 @@
 The matrix is ``[[A, B], [Bᵀ, C]]`` with A (m, m) of bandwidth p and a border of k rows. One flat array holds it:
 
 - the band, (m, p + 1): row j has the column j of A from its diagonal down, and then zeros where A ends;
-- the border B, (m, k);
+- the border, (k, m): row c has the column c of B;
 - the corner C, (k, k): row j has the column j from its diagonal on; what is before it is not read.
 
 The factor takes its place: 1/D on the diagonal of the band and L below, ``D⁻¹ L⁻¹ B`` in the border, and in the corner
@@ -33,8 +33,6 @@ type Indices = NDArray[np.int64]
 
 # A product of numbers is turned into a logarithm before it or a factor of it leaves the range of a double.
 LARGE, SMALL = 1e150, 1e-150
-# Vectors from which on whole rows of them are updated, and not one vector after the other.
-MANY_VECTORS = 4
 
 
 def band_order(pattern: sp.csr_array) -> tuple[Indices, int]:
@@ -72,7 +70,9 @@ def factorise_band(size: int, width: int, border: int, flat: Array) -> float:  #
     log_determinant = -log_of_product(band[:, 0])
     if border > 0:
         _forward(band, beside)
-        _eliminate_border(band, beside, corner)
+        unscaled = beside.copy()
+        _scale(band, beside)
+        _subtract_products(beside, unscaled, corner)
         if not factorise_in_place(corner.T):
             return np.nan
         log_determinant += 2.0 * log_of_product(np.diag(corner))
@@ -81,17 +81,17 @@ def factorise_band(size: int, width: int, border: int, flat: Array) -> float:  #
 
 @compiled
 def solve_band(size: int, width: int, border: int, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors (m + k, r) with the inverse times each."""
+    """Overwrite vectors (r, m + k) with the inverse times each."""
     band, beside, corner = _parts(size, width, border, flat)
-    above, below = vectors[:size], vectors[size:]
-    _forward(band, above)
+    below = vectors[:, size:]
+    _forward(band, vectors)
     if border > 0:
-        _subtract_transposed(beside, above, below)
+        _subtract_products(beside, vectors, below)
         _solve_corner(corner, below)
-    _scale_rows(band, above)
+    _scale(band, vectors)
     if border > 0:
-        _subtract_product(beside, below, above)
-    _backward(band, above)
+        _subtract_combinations(below, beside, vectors)
+    _backward(band, vectors)
 
 
 @compiled
@@ -116,7 +116,7 @@ def _parts(
     """Return the band, the border and the corner of a flat array."""
     start, end = size * (width + 1), size * (width + 1 + border)
     band = flat[:start].reshape(size, width + 1)
-    return band, flat[start:end].reshape(size, border), flat[end:].reshape(border, border)
+    return band, flat[start:end].reshape(border, size), flat[end:].reshape(border, border)
 
 
 @compiled_in_any_order
@@ -184,182 +184,161 @@ def _factorise_wide(band: Array) -> bool:  # pragma: no cover - compiled
     return True
 
 
-@compiled_in_any_order
-def _eliminate_border(band: Array, beside: Array, corner: Array) -> None:  # pragma: no cover - compiled
-    """Take ``Gᵀ D⁻¹ G`` from the corner, for the border G, and write ``D⁻¹ G`` in its place."""
-    size, border = beside.shape
-    for j in range(size):
-        inverse = band[j, 0]
-        for c in range(border):
-            ratio = beside[j, c] * inverse
-            for d in range(c, border):
-                corner[c, d] -= ratio * beside[j, d]
-        for c in range(border):
-            beside[j, c] *= inverse
+# Each number of a vector waits for the one before: two vectors at once take as long as one.
 
 
 @compiled
 def _forward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors with ``L⁻¹`` times each."""
-    if vectors.shape[1] >= MANY_VECTORS:
-        _forward_rows(band, vectors)
-        return
-    for t in range(vectors.shape[1]):
+    """Overwrite what vectors have of the band with ``L⁻¹`` times each."""
+    for t in range(0, vectors.shape[0], 2):
+        first, second = _pair(band, vectors, t)
         if band.shape[1] == 2:
-            _forward_tridiagonal(band, vectors[:, t])
+            _forward_tridiagonal(band, first, second)
         elif band.shape[1] == 3:
-            _forward_pentadiagonal(band, vectors[:, t])
+            _forward_pentadiagonal(band, first, second)
         else:
-            _forward_wide(band, vectors[:, t])
+            _forward_wide(band, first, second)
 
 
 @compiled
 def _backward(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors with ``L⁻ᵀ`` times each."""
-    if vectors.shape[1] >= MANY_VECTORS:
-        _backward_rows(band, vectors)
-        return
-    for t in range(vectors.shape[1]):
+    """Overwrite what vectors have of the band with ``L⁻ᵀ`` times each."""
+    for t in range(0, vectors.shape[0], 2):
+        first, second = _pair(band, vectors, t)
         if band.shape[1] == 2:
-            _backward_tridiagonal(band, vectors[:, t])
+            _backward_tridiagonal(band, first, second)
         elif band.shape[1] == 3:
-            _backward_pentadiagonal(band, vectors[:, t])
+            _backward_pentadiagonal(band, first, second)
         else:
-            _backward_wide(band, vectors[:, t])
+            _backward_wide(band, first, second)
+
+
+@compiled
+def _pair(band: Array, vectors: Array, t: int) -> tuple[Array, Array]:  # pragma: no cover - compiled
+    """Return two vectors; 0 in place of one after the last."""
+    size = band.shape[0]
+    return vectors[t, :size], vectors[t + 1, :size] if t + 1 < vectors.shape[0] else np.zeros(size)
 
 
 @compiled_in_any_order
-def _forward_tridiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
-    taken = 0.0
-    for j in range(vector.size):
-        value = vector[j] - taken
-        vector[j] = value
-        taken = band[j, 1] * value
+def _forward_tridiagonal(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    by, one, other = 0.0, 0.0, 0.0
+    for j in range(band.shape[0]):
+        one, other = first[j] - by * one, second[j] - by * other
+        first[j], second[j] = one, other
+        by = band[j, 1]
 
 
 @compiled_in_any_order
-def _forward_pentadiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
-    taken, taken_next = 0.0, 0.0
-    for j in range(vector.size):
-        value = vector[j] - taken
-        vector[j] = value
-        taken = taken_next + band[j, 1] * value
-        taken_next = band[j, 2] * value
+def _forward_pentadiagonal(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    # What earlier numbers take from this one, and from the next one.
+    taken, taken_next, also, also_next = 0.0, 0.0, 0.0, 0.0
+    for j in range(band.shape[0]):
+        one, other, near, far = first[j] - taken, second[j] - also, band[j, 1], band[j, 2]
+        first[j], second[j] = one, other
+        taken, taken_next = taken_next + near * one, far * one
+        also, also_next = also_next + near * other, far * other
 
 
 @compiled_in_any_order
-def _forward_wide(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+def _forward_wide(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
     size, length = band.shape
     for j in range(size):
-        end, value = min(length, size - j), vector[j]
-        below, made = band[j, 1:end], vector[j + 1 : j + end]
+        end, one, other = min(length, size - j), first[j], second[j]
+        below, mine, its = band[j, 1:end], first[j + 1 : j + end], second[j + 1 : j + end]
         for a in range(end - 1):
-            made[a] -= below[a] * value
+            mine[a] -= below[a] * one
+            its[a] -= below[a] * other
 
 
 @compiled_in_any_order
-def _forward_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    size, length = band.shape
-    for j in range(size):
-        given = vectors[j]
-        for a in range(1, min(length, size - j)):
-            by, made = band[j, a], vectors[j + a]
-            for t in range(given.size):
-                made[t] -= by * given[t]
+def _backward_tridiagonal(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    one, other = 0.0, 0.0
+    for j in range(band.shape[0] - 1, -1, -1):
+        by = band[j, 1]
+        one, other = first[j] - by * one, second[j] - by * other
+        first[j], second[j] = one, other
 
 
 @compiled_in_any_order
-def _backward_tridiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
-    after = 0.0
-    for j in range(vector.size - 1, -1, -1):
-        after = vector[j] - band[j, 1] * after
-        vector[j] = after
+def _backward_pentadiagonal(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
+    one, after, other, also = 0.0, 0.0, 0.0, 0.0
+    for j in range(band.shape[0] - 1, -1, -1):
+        near, far = band[j, 1], band[j, 2]
+        one, after = first[j] - far * after - near * one, one
+        other, also = second[j] - far * also - near * other, other
+        first[j], second[j] = one, other
 
 
 @compiled_in_any_order
-def _backward_pentadiagonal(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
-    first, second = 0.0, 0.0
-    for j in range(vector.size - 1, -1, -1):
-        value = vector[j] - band[j, 1] * first - band[j, 2] * second
-        vector[j] = value
-        first, second = value, first
-
-
-@compiled_in_any_order
-def _backward_wide(band: Array, vector: Array) -> None:  # pragma: no cover - compiled
+def _backward_wide(band: Array, first: Array, second: Array) -> None:  # pragma: no cover - compiled
     size, length = band.shape
     for j in range(size - 1, -1, -1):
-        end, total = min(length, size - j), vector[j]
-        below, given = band[j, 1:end], vector[j + 1 : j + end]
+        end, one, other = min(length, size - j), first[j], second[j]
+        below, mine, its = band[j, 1:end], first[j + 1 : j + end], second[j + 1 : j + end]
         for a in range(end - 1):
-            total -= below[a] * given[a]
-        vector[j] = total
+            one -= below[a] * mine[a]
+            other -= below[a] * its[a]
+        first[j], second[j] = one, other
 
 
 @compiled_in_any_order
-def _backward_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    size, length = band.shape
-    for j in range(size - 1, -1, -1):
-        made = vectors[j]
-        for a in range(1, min(length, size - j)):
-            by, given = band[j, a], vectors[j + a]
-            for t in range(made.size):
-                made[t] -= by * given[t]
+def _scale(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Overwrite what vectors have of the band with ``D⁻¹`` times each."""
+    for t in range(vectors.shape[0]):
+        vector = vectors[t]
+        for j in range(band.shape[0]):
+            vector[j] *= band[j, 0]
 
 
 @compiled_in_any_order
-def _scale_rows(band: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors with ``D⁻¹`` times each."""
-    for j in range(vectors.shape[0]):
-        for t in range(vectors.shape[1]):
-            vectors[j, t] *= band[j, 0]
+def _subtract_products(beside: Array, vectors: Array, made: Array) -> None:  # pragma: no cover - compiled
+    """Take from the entries (r, k) the products of vectors and columns of a border."""
+    for t in range(vectors.shape[0]):
+        vector = vectors[t]
+        for c in range(beside.shape[0]):
+            column, total = beside[c], 0.0
+            for j in range(column.size):
+                total += column[j] * vector[j]
+            made[t, c] -= total
 
 
 @compiled_in_any_order
-def _subtract_transposed(beside: Array, above: Array, below: Array) -> None:  # pragma: no cover - compiled
-    """Take ``Mᵀ X`` from what belongs to the border, for vectors X of the band."""
-    for j in range(beside.shape[0]):
-        for t in range(above.shape[1]):
-            value = above[j, t]
-            for c in range(beside.shape[1]):
-                below[c, t] -= beside[j, c] * value
-
-
-@compiled_in_any_order
-def _subtract_product(beside: Array, below: Array, above: Array) -> None:  # pragma: no cover - compiled
-    """Take ``M X`` from vectors of the band, for what belongs to the border, X."""
-    for j in range(beside.shape[0]):
-        for t in range(above.shape[1]):
-            total = above[j, t]
-            for c in range(beside.shape[1]):
-                total -= beside[j, c] * below[c, t]
-            above[j, t] = total
+def _subtract_combinations(weights: Array, beside: Array, vectors: Array) -> None:  # pragma: no cover - compiled
+    """Take from vectors the columns of a border times weights (r, k)."""
+    for t in range(vectors.shape[0]):
+        vector = vectors[t]
+        for c in range(beside.shape[0]):
+            column, by = beside[c], weights[t, c]
+            for j in range(column.size):
+                vector[j] -= by * column[j]
 
 
 @compiled
 def _solve_corner(corner: Array, vectors: Array) -> None:  # pragma: no cover - compiled
     """Solve with the corner's Cholesky factor, whose column j is the row j of the corner."""
     border = corner.shape[0]
-    for t in range(vectors.shape[1]):
+    for t in range(vectors.shape[0]):
         for j in range(border):
-            value = vectors[j, t] / corner[j, j]
-            vectors[j, t] = value
+            value = vectors[t, j] / corner[j, j]
+            vectors[t, j] = value
             for i in range(j + 1, border):
-                vectors[i, t] -= corner[j, i] * value
+                vectors[t, i] -= corner[j, i] * value
         for j in range(border - 1, -1, -1):
-            value = vectors[j, t]
+            value = vectors[t, j]
             for i in range(j + 1, border):
-                value -= corner[j, i] * vectors[i, t]
-            vectors[j, t] = value / corner[j, j]
+                value -= corner[j, i] * vectors[t, i]
+            vectors[t, j] = value / corner[j, j]
 
 
 @compiled_in_any_order
 def _select_tridiagonal(band: Array, found: Array) -> None:  # pragma: no cover - compiled
     after = 0.0
     for j in range(band.shape[0] - 1, -1, -1):
-        off = -band[j, 1] * after
-        after = band[j, 0] - band[j, 1] * off
-        found[j, 0], found[j, 1] = after, off
+        by = band[j, 1]
+        found[j, 1] = -by * after
+        after = band[j, 0] + by * by * after
+        found[j, 0] = after
 
 
 @compiled_in_any_order
@@ -404,39 +383,23 @@ def _select_border(
     With ``V = A⁻¹ B`` and the corner's factor R it is ``A⁻¹ + Y Yᵀ`` for ``Y = V R⁻ᵀ``, then ``-Y R⁻¹``, then
     ``R⁻ᵀ R⁻¹``.
     """
-    inverse = corner.copy()
+    inverse, rows = corner.copy(), np.zeros(beside.shape)
     invert_in_place(inverse.T)
-    _multiply_rows(inverse.T.copy(), beside, found_beside)
-    _backward(band, found_beside)
-    _add_products(found_beside, inverse, found)
+    _subtract_combinations(-inverse.T, beside, rows)
+    _backward(band, rows)
+    _add_products(rows, found)
+    for c in range(rows.shape[0]):
+        found_beside[c] = 0.0
+    _subtract_combinations(inverse, rows, found_beside)
     found_corner[:] = np.dot(inverse, inverse.T)
 
 
 @compiled_in_any_order
-def _multiply_rows(lower: Array, beside: Array, made: Array) -> None:  # pragma: no cover - compiled
-    """Write each row times a lower triangular matrix."""
-    size, border = beside.shape
-    for j in range(size):
-        for c in range(border):
-            total = 0.0
-            for d in range(c + 1):
-                total += lower[c, d] * beside[j, d]
-            made[j, c] = total
-
-
-@compiled_in_any_order
-def _add_products(rows: Array, inverse: Array, found: Array) -> None:  # pragma: no cover - compiled
-    """Add the products of rows no further apart than the bandwidth, and then multiply each by ``-R⁻ᵀ``."""
+def _add_products(rows: Array, found: Array) -> None:  # pragma: no cover - compiled
+    """Add to the entries of a band the products of columns no further apart than its width."""
     size, length = found.shape
-    border = rows.shape[1]
-    for j in range(size):
-        for a in range(min(length, size - j)):
-            total = 0.0
-            for c in range(border):
-                total += rows[j, c] * rows[j + a, c]
-            found[j, a] += total
-        for c in range(border):
-            total = 0.0
-            for d in range(c, border):
-                total -= inverse[c, d] * rows[j, d]
-            rows[j, c] = total
+    for a in range(length):
+        for c in range(rows.shape[0]):
+            row = rows[c]
+            for j in range(size - a):
+                found[j, a] += row[j] * row[j + a]

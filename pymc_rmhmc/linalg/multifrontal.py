@@ -406,14 +406,11 @@ def _send_update(
 
 @compiled
 def solve_fronts(table: Indices, rows: Indices, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors (n, r) with the inverse times each, two at once."""
-    n_vectors = vectors.shape[1]
-    for t in range(0, n_vectors, 2):
-        first, second = vectors[:, t].copy(), vectors[:, min(t + 1, n_vectors - 1)].copy()
-        _forward_pair(table, rows, flat, first, second)
-        _backward_pair(table, rows, flat, first, second)
-        vectors[:, t] = first
-        vectors[:, min(t + 1, n_vectors - 1)] = second
+    """Overwrite vectors (r, n) with the inverse times each, two at once."""
+    for t in range(0, vectors.shape[0], 2):
+        second = vectors[t + 1] if t + 1 < vectors.shape[0] else np.zeros(vectors.shape[1])
+        _forward_pair(table, rows, flat, vectors[t], second)
+        _backward_pair(table, rows, flat, vectors[t], second)
 
 
 @compiled_in_any_order

@@ -133,7 +133,7 @@ class SparseLayout:
         size, width, border = (int(count) for count in self.index[0][:3])
         if ((row < size) & (row - column > width)).any():
             raise ValueError("The matrix has an entry that its pattern lacks.")
-        beside = size * (width + 1) + column * border + row - size
+        beside = size * (width + 1) + (row - size) * size + column
         corner = size * (width + 1 + border) + (column - size) * border + row - size
         return np.where(row < size, column * width + row, np.where(column < size, beside, corner))
 
@@ -222,7 +222,7 @@ def factorise(kind: int, index: tuple[Indices, ...], flat: Array) -> float:  # p
 
 @compiled
 def solve(kind: int, index: tuple[Indices, ...], flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors (n, r), with rows in the order of elimination, with the inverse times each."""
+    """Overwrite vectors (r, n), in the order of elimination, with the inverse times each."""
     counts, table, rows, _ = index
     if kind == BAND:
         solve_band(counts[0], counts[1], counts[2], flat, vectors)

@@ -117,10 +117,10 @@ class Case:
         return factorise(self.layout.kind, self.layout.index, self.flat)
 
     def solved(self, vectors):
-        made = np.ascontiguousarray(vectors[self.layout.order])
+        made = np.ascontiguousarray(vectors[self.layout.order].T)
         solve(self.layout.kind, self.layout.index, self.flat, made)
-        back = np.empty_like(made)
-        back[self.layout.order] = made
+        back = np.empty_like(vectors)
+        back[self.layout.order] = made.T
         return back
 
     def selected(self):

@@ -162,12 +162,11 @@ def factorise_updated(
             doubled[i] = 1.0
         stored[dense.ground[i]] += doubled[i]
     log_determinant = factorise(kind, index, stored)
-    spread, core = np.empty((k, dense.rows.shape[1])), np.empty((k, k))
+    spread, core = np.empty(dense.rows.shape), np.empty((k, k))
     if k and log_determinant == log_determinant:
-        columns = np.ascontiguousarray(dense.rows.T)
-        solve(kind, index, stored, columns)
-        spread[:] = columns.T
-        middle = np.dot(dense.rows, columns)
+        spread = dense.rows.copy()
+        solve(kind, index, stored, spread)
+        middle = np.dot(dense.rows, spread.T)
         size = np.empty(k)
         for i in range(k):
             inverse_weight = 1.0 if i < n_rows else -1.0 / doubled[i - n_rows]
@@ -190,10 +189,10 @@ def factorise_updated(
 def solve_updated(
     kind: int, index: tuple[Indices, ...], stored: Array, spread: Array, core: Array, dense: DenseRows, vectors: Array
 ) -> None:  # pragma: no cover - compiled
-    """Replace vectors (n, r) by ``P⁻¹`` times them."""
+    """Replace vectors (r, n) by ``P⁻¹`` times each."""
     solve(kind, index, stored, vectors)
     if core.shape[0]:
-        vectors -= np.dot(spread.T, np.dot(core, np.dot(dense.rows, vectors)))
+        vectors -= np.dot(np.dot(np.dot(vectors, dense.rows.T), core.T), spread)
 
 
 @compiled
@@ -310,7 +309,7 @@ def weigh_field(pattern: FieldPattern, constants: Array, numbers: Array) -> Weig
 
 @compiled
 def solve_field(pattern: FieldPattern, field: WeightedField, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Replace vectors (n, r) by ``P⁻¹`` times them."""
+    """Replace vectors (r, n) by ``P⁻¹`` times each."""
     solve_updated(pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.dense, vectors)
 
 
@@ -432,7 +431,7 @@ def pull_field(
     first = n_sparse + pattern.dense.offset.size
     change = np.zeros(values.size)
     multiply_adjoint(pattern.predictors, field.numbers, residual, change)
-    solve_field(pattern, field, change.reshape(change.size, 1))
+    solve_field(pattern, field, change.reshape(1, change.size))
     by_noise, predicted = pushed(pattern, field, root, change)
     given = extended(values, 1.0), extended(mean, 1.0), extended(change, 0.0)
     along = noise[:n_sparse] - multiplied(pattern.residuals, field.numbers, values, 1.0)

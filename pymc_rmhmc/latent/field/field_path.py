@@ -222,11 +222,10 @@ def evaluate_field(
         return FieldState(
             status, -math.inf, nothing, theta, log_rest, log_normaliser, 0.0, nothing, nothing, nothing, field
         )
-    vectors, moved = np.empty((field.linear.size, 2)), drawn(pattern, field, np.sqrt(precision), noise)
-    for i in range(moved.size):
-        vectors[i, 0], vectors[i, 1] = field.linear[i], field.linear[i] + moved[i]
+    moved = drawn(pattern, field, np.sqrt(precision), noise)
+    vectors = np.concatenate((field.linear, field.linear + moved)).reshape(2, moved.size)
     solve_field(pattern, field, vectors)
-    mean, values = np.ascontiguousarray(vectors[:, 0]), np.ascontiguousarray(vectors[:, 1])
+    mean, values = vectors[0], vectors[1]
     log_evidence, missed, centre = log_evidence_at(pattern, field, linear, precision, mean)
     eta = multiplied(pattern.predictors, numbers, values, 1.0)
     log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)

@@ -267,6 +267,6 @@ class PrecisionSpace:
 
     def _solve(self, right: Array) -> Array:
         """Return ``P⁻¹ v``, (n,)."""
-        vectors = right[:, None].copy()
+        vectors = right[None].copy()
         solve_field(self.structure.pattern, self._field, vectors)
-        return np.asarray(vectors[:, 0])
+        return vectors[0]
