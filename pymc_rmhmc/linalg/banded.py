@@ -33,25 +33,30 @@ type Indices = NDArray[np.int64]
 
 # A product of numbers is turned into a logarithm before it or a factor of it leaves the range of a double.
 LARGE, SMALL = 1e150, 1e-150
+# Level and slope of one time are in any order to Cuthill and McKee. By where their neighbours lie on average, twice, all
+# are in the same one: bandwidth 2 in place of 3.
+N_ORDERS = 3
 
 
 def band_order(pattern: sp.csr_array) -> tuple[Indices, int]:
     """Return an order of small bandwidth, the natural one or reverse Cuthill-McKee's, and its bandwidth."""
     n = pattern.shape[0]
-    entries = pattern.tocoo()
-    natural = np.arange(n, dtype=np.int64)
-    width = _bandwidth(entries, natural)
+    best = np.arange(n, dtype=np.int64)
+    width = _bandwidth(pattern, best)
     if width <= 1:
-        return natural, width
+        return best, width
     order = reverse_cuthill_mckee(pattern, symmetric_mode=True).astype(np.int64)
-    position = np.empty(n, dtype=np.int64)
-    position[order] = natural
-    reduced = _bandwidth(entries, position)
-    return (order, reduced) if reduced < width else (natural, width)
+    for _ in range(N_ORDERS):
+        reduced = _bandwidth(pattern, order)
+        if reduced < width:
+            best, width = order, reduced
+        order = np.argsort(pattern @ np.argsort(order) / np.diff(pattern.indptr), kind="stable")
+    return best, width
 
 
-def _bandwidth(entries: sp.coo_array, position: Indices) -> int:
-    rows, columns = entries.coords
+def _bandwidth(pattern: sp.csr_array, order: Indices) -> int:
+    rows, columns = pattern.tocoo().coords
+    position = np.argsort(order)
     return int(np.abs(position[rows] - position[columns]).max(initial=0))
 
 

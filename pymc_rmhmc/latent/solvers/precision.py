@@ -269,4 +269,4 @@ class PrecisionSpace:
         """Return ``P⁻¹ v``, (n,)."""
         vectors = right[None].copy()
         solve_field(self.structure.pattern, self._field, vectors)
-        return vectors[0]
+        return np.asarray(vectors[0])
