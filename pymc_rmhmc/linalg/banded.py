@@ -33,8 +33,8 @@ type Indices = NDArray[np.int64]
 
 # A product of numbers is turned into a logarithm before it or a factor of it leaves the range of a double.
 LARGE, SMALL = 1e150, 1e-150
-# Level and slope of one time are in any order to Cuthill and McKee. By where their neighbours lie on average, twice, all
-# are in the same one: bandwidth 2 in place of 3.
+# Cuthill and McKee order level and slope now so, now so. By where neighbours lie on average, twice, all times have one
+# order: bandwidth 2 in place of 3.
 N_ORDERS = 3
 
 

@@ -5,9 +5,9 @@ then r = m - k below. Its panel (k, m) holds the column j in row j, from the dia
 columns, its update (r, r), is added to its parent's panel and update; the parent is the front of its first row below.
 A dense matrix is a single front.
 
-Updates are kept only along a path from a root to the front at work: each front has a place in the work space after its
-parent's. The inverse goes the other way, from the roots down, and holds at the same places the inverse at a front's
-rows below, which are among its parent's rows.
+Updates lie behind the panels, and are kept only along a path from a root to the front at work: each front has a place
+after its parent's. The inverse goes the other way, from the roots down, and holds at the same places the inverse at a
+front's rows below, which are among its parent's rows.
 
 References
 ----------
@@ -26,7 +26,7 @@ from scipy.sparse.linalg import splu
 
 from pymc_rmhmc.linalg.banded import log_of_product
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
-from pymc_rmhmc.linalg.compiled.blas import subtract_product
+from pymc_rmhmc.linalg.compiled.blas import multiply_by_triangle, subtract_product
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
 
 __all__ = ["Fronts", "factorise_fronts", "find_fronts", "minimum_degree", "select_fronts", "solve_fronts"]
@@ -35,7 +35,7 @@ type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
 
 # What the table says of a front: its first column, its k and m, where its panel begins, its parent (-1 if none), where
-# its rows below begin in the list of all, where its update begins in the work space, and its first descendant.
+# its rows below begin in the list of all, where its update begins, and its first descendant.
 START, COLUMNS, ROWS, PANEL, PARENT, BELOW, WORK, FIRST = range(8)
 N_FACTS = 8
 # Rows that nearly everything reads are left to the end, by AMD's rule: more neighbours than 10 sqrt(n).
@@ -62,16 +62,16 @@ class Fronts:
         Rows below of all fronts, each front's ascending.
     in_parent : ndarray
         Where each of them is among the parent's rows.
-    n_stored, n_work, n_factor : int
-        Numbers in all panels, in the work space, and entries of the factor without the zeros of joint fronts.
+    n_panels, n_stored, n_factor : int
+        Numbers in all panels, with the updates, and entries of the factor without the zeros of joint fronts.
     """
 
     order: Indices
     table: Indices
     rows: Indices
     in_parent: Indices
+    n_panels: int
     n_stored: int
-    n_work: int
     n_factor: int
 
 
@@ -112,9 +112,10 @@ def find_fronts(pattern: sp.csr_array, order: Indices) -> Fronts:
     table[:, PARENT] = -1
     has_parent = n_below > 0
     table[has_parent, PARENT] = np.searchsorted(starts, rows[below[:-1][has_parent]], side="right") - 1
-    n_work = _place_updates(table)
+    n_panels = int((n_columns * n_rows).sum())
+    n_stored = _place_updates(table, n_panels)
     in_parent = row_in_front(table, rows, np.repeat(table[:, PARENT], n_below), rows, parent.size)
-    return Fronts(order, table, rows, in_parent, int((n_columns * n_rows).sum()), n_work, int(pointers[-1]))
+    return Fronts(order, table, rows, in_parent, n_panels, n_stored, int(pointers[-1]))
 
 
 def row_in_front(table: Indices, rows: Indices, fronts: Indices, wanted: Indices, n: int) -> Indices:
@@ -267,9 +268,9 @@ def _join_columns(parent: Indices, counts: Indices) -> Indices:  # pragma: no co
 
 
 @compiled
-def _place_updates(table: Indices) -> int:  # pragma: no cover - compiled
-    """Write where each update begins and each front's first descendant; return the length of the work space."""
-    n_fronts, needed = table.shape[0], 0
+def _place_updates(table: Indices, n_panels: int) -> int:  # pragma: no cover - compiled
+    """Write where each update begins and each front's first descendant; return the length of all."""
+    n_fronts, needed = table.shape[0], n_panels
     for s in range(n_fronts):
         table[s, FIRST] = s
     for s in range(n_fronts):
@@ -278,58 +279,68 @@ def _place_updates(table: Indices) -> int:  # pragma: no cover - compiled
             table[parent, FIRST] = min(table[parent, FIRST], table[s, FIRST])
     for s in range(n_fronts - 1, -1, -1):
         parent = table[s, PARENT]
-        table[s, WORK] = 0
+        table[s, WORK] = n_panels
         if parent >= 0:
             table[s, WORK] = table[parent, WORK] + (table[parent, ROWS] - table[parent, COLUMNS]) ** 2
         needed = max(needed, table[s, WORK] + (table[s, ROWS] - table[s, COLUMNS]) ** 2)
     return needed
 
 
-# Loops over small fronts are over indices: a part of an array takes as long to make as a row of it to work through.
+# Loops over the smallest fronts are over indices: a part of an array takes longer to make than they to work through.
 
 
 @compiled
-def factorise_fronts(table: Indices, in_parent: Indices, n_work: int, flat: Array) -> float:  # pragma: no cover
+def factorise_fronts(table: Indices, in_parent: Indices, flat: Array) -> float:  # pragma: no cover - compiled
     """Factorise in place; return the log determinant, nan if the matrix is not positive definite."""
-    work, total = np.empty(n_work), 0.0
+    pivots = np.empty(table[-1, START] + table[-1, COLUMNS])
     for s in range(table.shape[0]):
         k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
-        panel, r, is_leaf = flat[start : start + k * m].reshape(k, m), m - k, table[s, FIRST] == s
+        r, is_leaf, is_small = m - k, table[s, FIRST] == s, k * m * m <= FOR_BLAS
         if is_leaf:
-            _clear_updates(table, s, work)
-        is_small = k * m * m <= FOR_BLAS
-        if not (_factorise_small(panel) if is_small else factorise_in_place(panel.T)):
-            return np.nan
-        total += log_of_product(flat[start : start + k * m : m + 1])
-        if r == 0:
-            continue
-        places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
-        parent = table[table[s, PARENT]]
-        if is_leaf and is_small:
-            _send_leaf(panel, places, parent, flat, work)
-            continue
-        update = work[at : at + r * r].reshape(r, r)
-        if is_leaf:
-            update[:] = 0.0
-        if is_small:
-            _subtract_square(panel, update)
+            _clear_updates(table, s, flat)
+        if is_leaf and k == 1:
+            is_positive = _divide_column(start, m, flat)
         else:
-            below, columns = panel.T[k:], update.T
-            for first in range(0, r, STRIPE):
-                last = min(first + STRIPE, r)
-                subtract_product(columns[first:, first:last], below[first:], below[first:last], False, True)
-        _send_update(update, places, parent, flat, work)
-    return 2.0 * total
+            panel = flat[start : start + k * m].reshape(k, m)
+            is_positive = _factorise_small(panel) if is_small else factorise_in_place(panel.T)
+        if not is_positive:
+            return np.nan
+        for j in range(k):
+            pivots[table[s, START] + j] = flat[start + j * (m + 1)]
+        if r > 0 and is_leaf and is_small:
+            _send_leaf(table, s, in_parent, flat)
+        elif r > 0:
+            update = flat[at : at + r * r].reshape(r, r)
+            if is_leaf:
+                update[:] = 0.0
+            if is_small:
+                _subtract_square(panel, update)
+            else:
+                _subtract_stripes(panel.T[k:], update.T)
+            _send_update(table, s, in_parent, flat)
+    return 2.0 * log_of_product(pivots)
 
 
 @compiled
-def _clear_updates(table: Indices, s: int, work: Array) -> None:  # pragma: no cover - compiled
+def _clear_updates(table: Indices, s: int, flat: Array) -> None:  # pragma: no cover - compiled
     """Set the updates of all to 0 of whose descendants a front is the first."""
     front = table[s, PARENT]
     while front >= 0 and table[front, FIRST] == s:
         at, r = table[front, WORK], table[front, ROWS] - table[front, COLUMNS]
-        work[at : at + r * r] = 0.0
+        flat[at : at + r * r] = 0.0
         front = table[front, PARENT]
+
+
+@compiled_in_any_order
+def _divide_column(start: int, m: int, flat: Array) -> bool:  # pragma: no cover - compiled
+    """Find a panel's only column of the factor; return False if there is none."""
+    if not 0.0 < flat[start] < np.inf:
+        return False
+    flat[start] = np.sqrt(flat[start])
+    scale = 1.0 / flat[start]
+    for i in range(start + 1, start + m):
+        flat[i] *= scale
+    return True
 
 
 @compiled_in_any_order
@@ -355,53 +366,56 @@ def _factorise_small(panel: Array) -> bool:  # pragma: no cover - compiled
 def _subtract_square(panel: Array, update: Array) -> None:  # pragma: no cover - compiled
     """Take from an update what a front's columns have below: row c from its diagonal on."""
     k, m = panel.shape
-    for c in range(m - k):
-        for j in range(k):
-            by = panel[j, k + c]
-            for i in range(c, m - k):
-                update[c, i] -= by * panel[j, k + i]
-
-
-@compiled_in_any_order
-def _send_leaf(
-    panel: Array, places: Indices, parent: Indices, flat: Array, work: Array
-) -> None:  # pragma: no cover - compiled
-    """Take what a leaf's columns have below from the panel and the update of its parent."""
-    k, m = panel.shape
-    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
     for c in range(k, m):
-        row = places[c - k]
-        if row < n_columns:
-            start = parent[PANEL] + row * n_rows
-            for j in range(k):
-                by = panel[j, c]
-                for i in range(c, m):
-                    flat[start + places[i - k]] -= by * panel[j, i]
-        else:
-            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
-            for j in range(k):
-                by = panel[j, c]
-                for i in range(c, m):
-                    work[start + places[i - k]] -= by * panel[j, i]
+        for j in range(0, k - 3, 4):
+            by, two, three, four = panel[j, c], panel[j + 1, c], panel[j + 2, c], panel[j + 3, c]
+            for i in range(c, m):
+                taken = by * panel[j, i] + two * panel[j + 1, i]
+                update[c - k, i - k] -= taken + three * panel[j + 2, i] + four * panel[j + 3, i]
+        for j in range(k - k % 4, k):
+            by = panel[j, c]
+            for i in range(c, m):
+                update[c - k, i - k] -= by * panel[j, i]
+
+
+@compiled
+def _subtract_stripes(below: Array, update: Array) -> None:  # pragma: no cover - compiled
+    """Take the same by BLAS, from the lower triangle of a Fortran-ordered update."""
+    r = update.shape[0]
+    for first in range(0, r, STRIPE):
+        last = min(first + STRIPE, r)
+        subtract_product(update[first:, first:last], below[first:], below[first:last], False, True)
+
+
+@compiled
+def _row_of(table: Indices, front: int, row: int) -> int:  # pragma: no cover - compiled
+    """Return where a row of a front's panel or update would have its first column."""
+    n_columns, n_rows = table[front, COLUMNS], table[front, ROWS]
+    if row < n_columns:
+        return int(table[front, PANEL] + row * n_rows)
+    return int(table[front, WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns)
 
 
 @compiled_in_any_order
-def _send_update(
-    update: Array, places: Indices, parent: Indices, flat: Array, work: Array
-) -> None:  # pragma: no cover - compiled
+def _send_leaf(table: Indices, s: int, in_parent: Indices, flat: Array) -> None:  # pragma: no cover - compiled
+    """Take what a leaf's columns have below from the panel and the update of its parent."""
+    k, m, start, parent = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, PARENT]
+    below = table[s, BELOW] - k
+    for c in range(k, m):
+        row = _row_of(table, parent, in_parent[below + c])
+        for j in range(start, start + k * m, m):
+            for i in range(c, m):
+                flat[row + in_parent[below + i]] -= flat[j + c] * flat[j + i]
+
+
+@compiled_in_any_order
+def _send_update(table: Indices, s: int, in_parent: Indices, flat: Array) -> None:  # pragma: no cover - compiled
     """Add an update to the panel and the update of the front's parent."""
-    r = places.size
-    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
+    r, at, below, parent = table[s, ROWS] - table[s, COLUMNS], table[s, WORK], table[s, BELOW], table[s, PARENT]
     for c in range(r):
-        row = places[c]
-        if row < n_columns:
-            start = parent[PANEL] + row * n_rows
-            for i in range(c, r):
-                flat[start + places[i]] += update[c, i]
-        else:
-            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
-            for i in range(c, r):
-                work[start + places[i]] += update[c, i]
+        row = _row_of(table, parent, in_parent[below + c])
+        for i in range(c, r):
+            flat[row + in_parent[below + i]] += flat[at + c * r + i]
 
 
 @compiled
@@ -418,22 +432,26 @@ def _forward_pair(
     table: Indices, rows: Indices, flat: Array, first: Array, second: Array
 ) -> None:  # pragma: no cover - compiled
     """Overwrite two vectors with ``L⁻¹`` times each."""
+    one, other = np.empty(first.size), np.empty(first.size)  # what a front reads, side by side
     for s in range(table.shape[0]):
-        start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
-        own, other, others = first[start : start + k], second[start : start + k], rows[below : below + m - k]
+        start, k, m, at = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL]
+        below = table[s, BELOW] - k
+        for i in range(k):
+            one[i], other[i] = first[start + i], second[start + i]
+        for i in range(k, m):
+            one[i], other[i] = 0.0, 0.0
         for j in range(k):
-            column = flat[at + j * m + j : at + (j + 1) * m]
-            inverse = 1.0 / column[0]
-            value, also = own[j] * inverse, other[j] * inverse
-            own[j], other[j] = value, also
-            within, under = column[1 : k - j], column[k - j :]
-            mine, its = own[j + 1 :], other[j + 1 :]
-            for i in range(within.size):
-                mine[i] -= within[i] * value
-                its[i] -= within[i] * also
-            for i in range(under.size):
-                first[others[i]] -= under[i] * value
-                second[others[i]] -= under[i] * also
+            diagonal = at + j * (m + 1)
+            inverse = 1.0 / flat[diagonal]
+            value, also = one[j] * inverse, other[j] * inverse
+            first[start + j], second[start + j] = value, also
+            column, mine, its = flat[diagonal + 1 : at + (j + 1) * m], one[j + 1 : m], other[j + 1 : m]
+            for i in range(column.size):
+                mine[i] -= column[i] * value
+                its[i] -= column[i] * also
+        for i in range(k, m):
+            first[rows[below + i]] += one[i]
+            second[rows[below + i]] += other[i]
 
 
 @compiled_in_any_order
@@ -441,42 +459,38 @@ def _backward_pair(
     table: Indices, rows: Indices, flat: Array, first: Array, second: Array
 ) -> None:  # pragma: no cover - compiled
     """Overwrite two vectors with ``L⁻ᵀ`` times each."""
+    one, other = np.empty(first.size), np.empty(first.size)
     for s in range(table.shape[0] - 1, -1, -1):
-        start, k, m, at, below = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, BELOW]
-        own, other, others = first[start : start + k], second[start : start + k], rows[below : below + m - k]
+        start, k, m, at = table[s, START], table[s, COLUMNS], table[s, ROWS], table[s, PANEL]
+        below = table[s, BELOW] - k
+        for i in range(k, m):
+            one[i], other[i] = first[rows[below + i]], second[rows[below + i]]
         for j in range(k - 1, -1, -1):
-            column = flat[at + j * m + j : at + (j + 1) * m]
-            value, also = own[j], other[j]
-            within, under = column[1 : k - j], column[k - j :]
-            mine, its = own[j + 1 :], other[j + 1 :]
-            for i in range(within.size):
-                value -= within[i] * mine[i]
-                also -= within[i] * its[i]
-            for i in range(under.size):
-                value -= under[i] * first[others[i]]
-                also -= under[i] * second[others[i]]
-            inverse = 1.0 / column[0]
-            own[j], other[j] = value * inverse, also * inverse
+            diagonal = at + j * (m + 1)
+            value, also = first[start + j], second[start + j]
+            column, mine, its = flat[diagonal + 1 : at + (j + 1) * m], one[j + 1 : m], other[j + 1 : m]
+            for i in range(column.size):
+                value -= column[i] * mine[i]
+                also -= column[i] * its[i]
+            inverse = 1.0 / flat[diagonal]
+            one[j], other[j] = value * inverse, also * inverse
+            first[start + j], second[start + j] = one[j], other[j]
 
 
 @compiled
 def select_fronts(
-    table: Indices, in_parent: Indices, n_work: int, flat: Array, inverse: Array
+    table: Indices, in_parent: Indices, flat: Array, inverse: Array
 ) -> None:  # pragma: no cover - compiled
     """Write the entries of the inverse at the places of the matrix."""
-    work = np.empty(n_work)
     for s in range(table.shape[0] - 1, -1, -1):
         k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
-        panel, found = flat[start : start + k * m].reshape(k, m), inverse[start : start + k * m].reshape(k, m)
-        r = m - k
-        known = work[at : at + r * r].reshape(r, r)
-        if r > 0:
-            places = in_parent[table[s, BELOW] : table[s, BELOW] + r]
-            parent = table[table[s, PARENT]]
-            if k == 1 and table[s, FIRST] == s:
-                _select_leaf(panel[0], places, parent, found[0], inverse, work)
-                continue
-            _take_known(known, places, parent, inverse, work)
+        r, end = m - k, start + k * m
+        if k == 1 and table[s, FIRST] == s:
+            _select_leaf(table, s, in_parent, flat, inverse)
+            continue
+        panel, found = flat[start:end].reshape(k, m), inverse[start:end].reshape(k, m)
+        known = inverse[at : at + r * r].reshape(r, r)
+        _take_known(table, s, in_parent, inverse)
         if k * m * m > FOR_PRODUCTS:
             _select_by_products(panel, known, found)
         else:
@@ -484,58 +498,38 @@ def select_fronts(
 
 
 @compiled_in_any_order
-def _take_known(
-    known: Array, places: Indices, parent: Indices, inverse: Array, work: Array
-) -> None:  # pragma: no cover - compiled
+def _take_known(table: Indices, s: int, in_parent: Indices, inverse: Array) -> None:  # pragma: no cover - compiled
     """Write the inverse at a front's rows below, symmetric, from what is known of it at the parent's rows."""
-    r = places.size
-    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
+    r, at, below, parent = table[s, ROWS] - table[s, COLUMNS], table[s, WORK], table[s, BELOW], table[s, PARENT]
     for c in range(r):
-        row = places[c]
-        if row < n_columns:
-            start = parent[PANEL] + row * n_rows
-            for i in range(c, r):
-                known[c, i] = inverse[start + places[i]]
-                known[i, c] = known[c, i]
-        else:
-            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
-            for i in range(c, r):
-                known[c, i] = work[start + places[i]]
-                known[i, c] = known[c, i]
+        row = _row_of(table, parent, in_parent[below + c])
+        for i in range(c, r):
+            value = inverse[row + in_parent[below + i]]
+            inverse[at + c * r + i], inverse[at + i * r + c] = value, value
 
 
 @compiled_in_any_order
 def _select_leaf(
-    column: Array, places: Indices, parent: Indices, made: Array, inverse: Array, work: Array
+    table: Indices, s: int, in_parent: Indices, flat: Array, inverse: Array
 ) -> None:  # pragma: no cover - compiled
     """Compute the inverse at a leaf's only column from what is known of it at the parent's rows, each read once."""
-    r = places.size
-    n_columns, n_rows = parent[COLUMNS], parent[ROWS]
-    scale = 1.0 / column[0]
-    for i in range(1, r + 1):
-        made[i] = 0.0
-    for c in range(r):
-        row, by, total = places[c], column[c + 1], 0.0
-        if row < n_columns:
-            start = parent[PANEL] + row * n_rows
-            made[c + 1] -= by * inverse[start + row]
-            for i in range(c + 1, r):
-                value = inverse[start + places[i]]
-                made[i + 1] -= by * value
-                total += column[i + 1] * value
-        else:
-            start = parent[WORK] + (row - n_columns) * (n_rows - n_columns) - n_columns
-            made[c + 1] -= by * work[start + row]
-            for i in range(c + 1, r):
-                value = work[start + places[i]]
-                made[i + 1] -= by * value
-                total += column[i + 1] * value
-        made[c + 1] -= total
+    m, start, parent, below = table[s, ROWS], table[s, PANEL], table[s, PARENT], table[s, BELOW] - 1
+    for i in range(start + 1, start + m):
+        inverse[i] = 0.0
+    for c in range(1, m):
+        row, by, total = _row_of(table, parent, in_parent[below + c]), flat[start + c], 0.0
+        inverse[start + c] -= by * inverse[row + in_parent[below + c]]
+        for i in range(c + 1, m):
+            value = inverse[row + in_parent[below + i]]
+            inverse[start + i] -= by * value
+            total += flat[start + i] * value
+        inverse[start + c] -= total
+    scale = 1.0 / flat[start]
     total = scale
-    for i in range(1, r + 1):
-        made[i] *= scale
-        total -= column[i] * made[i]
-    made[0] = total * scale
+    for i in range(start + 1, start + m):
+        inverse[i] *= scale
+        total -= flat[i] * inverse[i]
+    inverse[start] = total * scale
 
 
 @compiled_in_any_order
@@ -570,10 +564,17 @@ def _select_by_products(panel: Array, known: Array, found: Array) -> None:  # pr
     k, m = panel.shape
     inverse = panel[:, :k].copy()
     invert_in_place(inverse.T)
-    own = np.dot(inverse, inverse.T)
+    own = inverse.T.copy().T
+    multiply_by_triangle(own, inverse.T, True, 1.0)
+    for j in range(k):  # Numba takes four times as long to write to a part of an array
+        for i in range(k):
+            found[j, i] = own[i, j]
     if m > k:
         ratios = np.dot(inverse, panel[:, k:].copy())
         below = np.dot(ratios, known)
-        own += np.dot(below, ratios.T)
-        found[:, k:] = -below
-    found[:, :k] = own
+        own = np.dot(below, ratios.T)
+        for j in range(k):
+            for i in range(k):
+                found[j, i] += own[j, i]
+            for i in range(m - k):
+                found[j, k + i] = -below[j, i]

@@ -50,22 +50,22 @@ N_INDEX = 4
 class CostModel:
     """Nanoseconds of a factor, a solve of two vectors and a selected inverse together.
 
-    Fitted to 15 patterns on fronts and 19 bands, on one core of an AMD EPYC with one thread of OpenBLAS: of all but one
-    it is within a fifth of what was measured.
+    Fitted to 20 patterns on fronts and 35 bands, on one core of an AMD EPYC with one thread of OpenBLAS. Bands are
+    within a seventh of what was measured, and fronts within a quarter, but for three of the twenty.
     """
 
-    narrow: float = 14.0  # a row of a band of bandwidth 1, and what it takes more with 2
-    narrow_step: float = 4.0
-    row: float = 34.0  # a row of a wider band, then its bandwidth p and p²
-    row_step: float = 4.5
-    row_product: float = 0.34
-    border: float = 9.6  # a row's k entries in the border, then k p and k²
-    border_step: float = 0.65
-    border_product: float = 0.15
-    front: float = 370.0  # a front, then an entry of its panel and k m²
-    entry: float = 8.0
-    flop: float = 0.027
-    least: float = 40.0  # a row on fronts at least, beside its entries
+    narrow: float = 9.7  # a row of a band of bandwidth 1, and what it takes more with 2
+    narrow_step: float = 4.4
+    row: float = 23.0  # a row of a wider band, then its bandwidth p and p²
+    row_step: float = 3.8
+    row_product: float = 0.36
+    border: float = 2.0  # a row's k entries in the border, then k p and k²
+    border_step: float = 1.4
+    border_product: float = 0.12
+    front: float = 58.0  # a front, then an entry of its panel and k m²
+    entry: float = 11.0
+    flop: float = 0.02
+    least: float = 30.0  # a row on fronts at least, beside its entries
 
     def band(self, size: int, width: int, border: int) -> float:
         """Return the cost of a band with a border."""
@@ -83,7 +83,7 @@ class CostModel:
     def fronts(self, fronts: Fronts) -> float:
         """Return the cost of fronts."""
         columns, rows = fronts.table[:, COLUMNS].astype(float), fronts.table[:, ROWS]
-        return float(self.front * rows.size + self.entry * fronts.n_stored + self.flop * (columns * rows**2).sum())
+        return float(self.front * rows.size + self.entry * fronts.n_panels + self.flop * (columns * rows**2).sum())
 
 
 COSTS = CostModel()
@@ -199,14 +199,14 @@ def _band_layout(full: sp.csr_array, border: Indices) -> SparseLayout:
     n = full.shape[0]
     inner = np.setdiff1d(np.arange(n, dtype=np.int64), border)
     order, width = band_order(full if border.size == 0 else full[inner][:, inner])
-    counts = np.array([inner.size, width, border.size, 0], dtype=np.int64)
+    counts = np.array([inner.size, width, border.size], dtype=np.int64)
     none = np.zeros(0, dtype=np.int64)
     n_stored = inner.size * (width + 1 + border.size) + border.size**2
     return SparseLayout(n, n_stored, np.concatenate([inner[order], border]), BAND, (counts, none, none, none))
 
 
 def _front_layout(fronts: Fronts) -> SparseLayout:
-    counts = np.array([fronts.table.shape[0], 0, 0, fronts.n_work], dtype=np.int64)
+    counts = np.array([fronts.table.shape[0], 0, 0], dtype=np.int64)
     index = (counts, fronts.table.ravel(), fronts.rows, fronts.in_parent)
     return SparseLayout(fronts.order.size, fronts.n_stored, fronts.order, FRONTS, index)
 
@@ -217,7 +217,7 @@ def factorise(kind: int, index: tuple[Indices, ...], flat: Array) -> float:  # p
     counts, table, _, in_parent = index
     if kind == BAND:
         return factorise_band(counts[0], counts[1], counts[2], flat)
-    return factorise_fronts(table.reshape(counts[0], N_FACTS), in_parent, counts[3], flat)
+    return factorise_fronts(table.reshape(counts[0], N_FACTS), in_parent, flat)
 
 
 @compiled
@@ -237,4 +237,4 @@ def select(kind: int, index: tuple[Indices, ...], flat: Array, inverse: Array) -
     if kind == BAND:
         select_band(counts[0], counts[1], counts[2], flat, inverse)
     else:
-        select_fronts(table.reshape(counts[0], N_FACTS), in_parent, counts[3], flat, inverse)
+        select_fronts(table.reshape(counts[0], N_FACTS), in_parent, flat, inverse)

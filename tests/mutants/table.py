@@ -659,8 +659,8 @@ GEOMETRY = [
         "sparse-inverse-without-an-entry",
         "covariances of neighbours on a map are too small: gradients of another density",
         "multifrontal._select_leaf",
-        "made[c + 1] -= total",
-        "made[c + 1] -= 0.0 * total",
+        "inverse[start + c] -= total",
+        "inverse[start + c] -= 0.0 * total",
         "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones[lattice-1]",
     ),
     Mutant(
@@ -684,8 +684,8 @@ GEOMETRY = [
         "sparse-update-kept-from-before",
         "a front adds what another one has left in its place: a factor of another matrix",
         "multifrontal._clear_updates",
-        "work[at : at + r * r] = 0.0",
-        "work[at : at + r * (r - 1)] = 0.0",
+        "flat[at : at + r * r] = 0.0",
+        "flat[at : at + r * (r - 1)] = 0.0",
         "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones"
         "[large lattice-1]",
     ),
