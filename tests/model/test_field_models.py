@@ -206,6 +206,22 @@ def noise_of_all():
     pm.Normal("y", walk, pt.exp(pm.Normal("log_noise")), observed=NORMALS)
 
 
+def of_its_parts(kind: str) -> Callable[[], None]:
+    """An observed distribution that is made of another one."""
+
+    def build():
+        s, noise = pm.HalfNormal("s"), pm.HalfNormal("noise")
+        walk = pm.GaussianRandomWalk("walk", sigma=s, init_dist=pm.Normal.dist(0, 5), shape=T)
+        if kind == "censored":
+            pm.Censored("y", pm.Normal.dist(walk, noise), lower=-1, upper=None, observed=np.maximum(NORMALS, -1))
+        elif kind == "truncated":
+            pm.Truncated("y", pm.Normal.dist(walk, noise), lower=-4, observed=NORMALS)
+        else:
+            pm.HurdlePoisson("y", psi=pm.math.invlogit(noise), mu=pt.exp(walk), observed=COUNTS)
+
+    return build
+
+
 READ = {
     "stochastic equation": Read(reverting, {"x", "mu"}, (1,)),
     "noise of all": Read(noise_of_all, {"walk"}, ()),
@@ -228,6 +244,9 @@ READ = {
     "missing observations": Read(missing, {"walk", "y_unobserved"}, ()),
     "walk of vectors": Read(vectors, {"walk"}, (1,)),
     "sum to zero": Read(sum_to_zero, {"mu", "effect"}, (1,)),
+    "censored": Read(of_its_parts("censored"), {"walk"}, (4,)),
+    "truncated": Read(of_its_parts("truncated"), {"walk"}, (1,)),
+    "hurdle": Read(of_its_parts("hurdle"), {"walk"}, (1,)),
     "potentials": Read(potential, {"walk"}, (1, 1)),
     "two series": Read(two_series, {"first", "second", "beta"}, (1,)),
 }

@@ -2893,8 +2893,8 @@ FIELD = [
         "field-not-compared-far-away",
         "an entry that is 0 where maps were read and is not elsewhere is left out in silence",
         "FieldPlan.read",
-        "return found if found.agrees(theta) else",
-        "return found if found.agrees(theta) is not None else",
+        "if not found.agrees(theta):",
+        "if found.agrees(theta) is None:",
         "model/test_field_models.py::test_a_pattern_that_changes_is_found_or_refused[only_in_a_mean-1.7]",
     ),
     Mutant(
@@ -2904,6 +2904,14 @@ FIELD = [
         "shared_inputs([log_normaliser, *read_from])",
         "shared_inputs([log_normaliser])",
         "model/test_field_models.py::test_new_data_of_the_likelihood_are_seen_and_new_data_of_the_maps_refused",
+    ),
+    Mutant(
+        "field-of-draws-for-values",
+        "a censored observation of a series is not seen at all",
+        "affinity._log_density",
+        'warnings.simplefilter("error", UserWarning)',
+        'warnings.simplefilter("ignore", UserWarning)',
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[censored]",
     ),
     Mutant(
         "field-without-fresh-latents",

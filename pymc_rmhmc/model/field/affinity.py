@@ -7,6 +7,7 @@ second differences along two random directions of them are 0. No pattern of a gr
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,15 +15,14 @@ from functools import cached_property
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pymc.distributions.distribution import PartialObservedRV
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
 from pymc_rmhmc.model.field.running_sum import running_sum
-from pymc_rmhmc.model.graph.graphs import by_python, inlined, value_inputs
+from pymc_rmhmc.model.graph.graphs import by_python, core_op, inlined, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -160,10 +160,26 @@ def _log_density(model: pm.Model, variable: TensorVariable) -> TensorVariable:
     """Return the log density of an observed variable as an expression of random variables, or a potential itself."""
     if variable in model.potentials:
         return variable
-    if isinstance(variable.owner.op, PartialObservedRV):
+    if isinstance(core_op(variable), RandomVariable):
+        # A bound that is a constant infinity leaves its term out, whose derivative would be nan.
+        node, known = variable.owner, _constants(variable)
+        made = node.clone_with_new_inputs([known.get(each, each) for each in node.inputs]) if known else node
+        return pm.logp(made.outputs[node.outputs.index(variable)], model.rvs_to_values[variable])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            return pm.logp(variable, model.rvs_to_values[variable])
+    except (UserWarning, NotImplementedError):
+        # PyMC warns of copies of variables, as in a censored distribution: they are draws, and no values.
         (density,) = model.logp(vars=[variable], sum=False)
         return density
-    return pm.logp(variable, model.rvs_to_values[variable])
+
+
+def _constants(variable: TensorVariable) -> dict[Variable, Constant]:
+    """Return parameters of a distribution that are made of constants alone, as constants."""
+    node = variable.owner
+    made = [p for p in node.op.dist_params(node) if p.owner and all(isinstance(i, Constant) for i in graph_inputs([p]))]
+    return {p: p.type.make_constant(v) for p, v in zip(made, by_python([], made)(), strict=True)} if made else {}
 
 
 def _parameters(variable: TensorVariable) -> list[TensorVariable]:

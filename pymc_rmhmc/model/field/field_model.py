@@ -75,7 +75,17 @@ class FieldPlan:
         except NotSparse:
             return DENSE
         found = ReadField(self, affine, moving)
-        return found if found.agrees(theta) else "its residuals are not what they seem at other values"
+        foreign = [str(v.name) for v in value_inputs(self.model, found.rest) if v in self.latent_values]
+        if foreign:
+            return f"a density that it has no part in reads {listed(foreign)}"
+        if not found.agrees(theta):
+            return "its residuals are not what they seem at other values"
+        return found if found.has_the_models_density(theta) else "its log density is not the one that PyMC makes of it"
+
+    @property
+    def latent_values(self) -> list[TensorVariable]:
+        """The value variables of x."""
+        return [self.graphs.values[v] for v in self.choice.latents]
 
     @cached_property
     def shapes(self) -> list[list[tuple[int, ...]]]:
@@ -89,7 +99,7 @@ class FieldPlan:
         graphs, choice = self.graphs, self.choice
         nodes = [p for o in choice.observations for p in o.predictors]
         residuals = [graphs.residuals[v].values for v in choice.rows]
-        latents, blocks, places = self._places()
+        latents, blocks, places = self.places()
         made = replaced([pt.concatenate(residuals), joined(nodes) if nodes else pt.zeros(0)], places)
         others = [v for v in value_inputs(graphs.model, made) if v not in places]
         given = [np.asarray(graphs.point[str(v.name)]) for v in others]
@@ -120,10 +130,10 @@ class FieldPlan:
         counts = [int(np.sum((places >= b.start) & (places < b.stop))) for b in affine.blocks]
         return dict(zip(self.choice.latents, counts, strict=True))
 
-    def _places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
+    def places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
         """Return x, the part of each variable, and what takes the place of value variables."""
         graphs = self.graphs
-        values = [graphs.values[v] for v in self.choice.latents]
+        values = self.latent_values
         shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
         ends = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
         blocks = [slice(a, b) for a, b in itertools.pairwise(ends)]
@@ -174,6 +184,28 @@ class ReadField:
                 return False
         return True
 
+    def has_the_models_density(self, theta: Array) -> bool:
+        """Compare the log density of residuals and observations with PyMC's, at other values of θ and x."""
+        plan, choice = self.plan, self.plan.choice
+        latents, _, places = plan.places()
+        read = [*choice.rows, *(o.variable for o in choice.observations)]
+        residuals = pt.concatenate([plan.graphs.residuals[v].values for v in choice.rows])
+        observed = joined([pt.zeros(1), *(o.log_density for o in choice.observations)])
+        its = joined(plan.model.logp(vars=read, sum=False))
+        graph = [self._log_normalisers(), *replaced([-0.5 * residuals**2, observed, its], places)]
+        function = by_python([latents, plan.theta.symbol], graph)
+        rng = np.random.default_rng(2)
+        for far, apart in CHECKED[:N_CHECKED]:
+            at = theta + far * rng.standard_normal(theta.size)
+            try:
+                found = evaluated_there(function, apart * rng.standard_normal(self.moving.maps.size), at)
+            except NoValueThere:
+                continue
+            *mine, true = (float(each.sum()) for each in found)
+            if math.isfinite(true) and not abs(sum(mine) - true) <= AGREEMENT * (1.0 + abs(true)):
+                return False
+        return True
+
     def build(self) -> JointModel:
         """Build the functions of the model."""
         plan, theta = self.plan, self.plan.theta
@@ -184,27 +216,31 @@ class ReadField:
         for each, shapes in zip(choice.observations, plan.shapes, strict=True):
             observed.append(PredictorTerms(each, shapes, first, theta))
             first += observed[-1].size
-        normaliser = self._log_normaliser()
+        normaliser = self._log_normalisers().sum()
         name = " + ".join(str(v.name) for v in choice.latents)
         maps, read_from, point = self.moving, self.affine.rows, plan.graphs.point
         block = FieldBlock(
             model, name, values, theta, maps.maps, maps.numbers, normaliser, observed, read_from, point
         )  # fmt: skip
-        rest = self._rest()
-        total = theta.place(model.logp(vars=rest, sum=False)) if rest else []
-        summed = sum((each.sum() for each in total), start=pt.zeros(()))
+        summed = sum((each.sum() for each in theta.place(self.rest)), start=pt.zeros(()))
         function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)], point)
-        names = [str(v.name) for v in rest]
+        names = [str(v.name) for v in self._outside()]
         return JointModel(theta, [block], function, names, self._of_likelihoods(normaliser), np.empty(0, np.int64))
 
-    def _rest(self) -> list[TensorVariable]:
+    @cached_property
+    def rest(self) -> list[TensorVariable]:
+        """The log densities that are not of the field."""
+        outside = self._outside()
+        return list(self.plan.model.logp(vars=outside, sum=False)) if outside else []
+
+    def _outside(self) -> list[TensorVariable]:
         """List the variables and potentials whose densities are not of the field."""
         choice, model = self.plan.choice, self.plan.model
         inside = {*choice.rows, *(o.variable for o in choice.observations)}
         return [v for v in (*model.basic_RVs, *model.potentials) if v not in inside]
 
-    def _log_normaliser(self) -> TensorVariable:
-        """Return the log density of all rows where their residuals are 0, as a graph of θ."""
+    def _log_normalisers(self) -> TensorVariable:
+        """Return the log densities of rows where their residuals are 0, as a graph of θ."""
         graphs, choice = self.plan.graphs, self.plan.choice
         total: list[TensorVariable] = []
         for variable in choice.rows:
@@ -217,7 +253,7 @@ class ReadField:
         for value in (graphs.values[v] for v in choice.latents):
             zero = pt.zeros(np.shape(graphs.point[str(value.name)]), dtype=value.dtype)
             places[value] = value.type.filter_variable(zero)
-        return replaced([sum(total).astype("float64")], places)[0]
+        return replaced([joined(total)], places)[0]
 
     def _of_likelihoods(self, normaliser: TensorVariable) -> NDArray[np.int64]:
         """Find the coordinates of θ that only parameters of likelihoods read."""
