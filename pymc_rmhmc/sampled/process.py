@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import pymc as pm
-import pytensor
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
@@ -22,7 +21,6 @@ from pymc_rmhmc.model import names_by_value, read_structure
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, first_order, gaussian_candidates
 from pymc_rmhmc.model.general.blocks_or_graph import continuous_variables
 from pymc_rmhmc.model.general.latent_model import LatentModel, ProcessModel, SeriesModel
-from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.structure import LatentBlock, has_own_initval, resolve_variables
 from pymc_rmhmc.sampled.choices import check_reach
@@ -290,11 +288,10 @@ def find_process(
     if alone:
         continuous_variables(model, named)  # an error names those that are not
     check_whole_model(model, point, compile_kwargs)
-    with pytensor.config.change_flags(**WITHOUT_TRACES):
-        block = _the_process(model, None if alone else latents, point, metric)
-        hyperparameters = _hyperparameters(model, block, named, metric)
-        build = SeriesModel if _is_series(block.latents[0]) else ProcessModel
-        process = build(model, block, hyperparameters, point, metric.name)
+    block = _the_process(model, None if alone else latents, point, metric)
+    hyperparameters = _hyperparameters(model, block, named, metric)
+    build = SeriesModel if _is_series(block.latents[0]) else ProcessModel
+    process = build(model, block, hyperparameters, point, metric.name)
     if process.moving.size > MOST_MOVING:
         raise ConfigurationError(
             f"{process.moving.size} hyperparameters move {block.latents[0].name}, and the {metric.name} metric takes "

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
@@ -30,7 +29,6 @@ from pymc_rmhmc.model.general.derivatives import (
     of_value_variables,
 )
 from pymc_rmhmc.model.general.information import fisher_information
-from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.sampled.whole_model import (
     DensityModel,
@@ -237,8 +235,7 @@ def find_riemannian(
         If the metric cannot be made for the model, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
-    with pytensor.config.change_flags(**WITHOUT_TRACES):
-        values = _values(model, variables, point, metric)
+    values = _values(model, variables, point, metric)
     values.bind(point)
     return FoundRiemannian(model, values)
 

@@ -15,6 +15,7 @@ import pytensor
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
+from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
 from pymc_rmhmc.model.predictions import Predictions, predicted_variables, without
 from pymc_rmhmc.model.structure import model_in_context, resolve_variables
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
@@ -33,6 +34,7 @@ __all__ = ["describe", "find", "find_with_predictions", "predictions_in_words"]
 
 type Point = dict[str, np.ndarray]
 
+@pytensor.config.change_flags(**WITHOUT_TRACES)
 def find_with_predictions(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
 ) -> tuple[FoundBlocks | FoundField | FoundGeneral | FoundRiemannian | FoundProcess, Predictions | None]:
@@ -56,6 +58,7 @@ def predictions_in_words(predictions: Predictions | None) -> str:
     return f"; drawn from their priors given these, since nothing observed depends on them: {listed(predictions.names)}"
 
 
+@pytensor.config.change_flags(**WITHOUT_TRACES)
 def find(
     model: pm.Model, vars: Any, point: Point, plan: Plan, compile_kwargs: dict[str, Any] | None  # noqa: A002
 ) -> FoundBlocks | FoundField | FoundGeneral | FoundRiemannian | FoundProcess:
@@ -155,7 +158,7 @@ def describe(model: pm.Model | None = None, **options: Any) -> ModelDescription:
     model = model_in_context(model, "describe")
     plan = settle(_options(options), auto_metric="flat")
     # PyTensor folds constants by C code where it has a compiler, one small program after another.
-    with pytensor.config.change_flags(cxx=""):
+    with pytensor.config.change_flags(cxx="", **WITHOUT_TRACES):
         predicted = predicted_variables(model)
         sampled = without(model, predicted)
         description = _of_latents(sampled, plan)
