@@ -19,13 +19,18 @@ GROUP = np.arange(12) % 4
 
 def information_of(model: pm.Model, theta, variables=None, point=None) -> np.ndarray:
     """G at θ, of all free variables by default."""
+    return information_function(model, variables, point)(theta)
+
+
+def information_function(model: pm.Model, variables=None, point=None) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function that gives G at θ."""
     variables = model.free_RVs if variables is None else variables
     point = model.initial_point() if point is None else point
     packed = Hyperparameters(model, variables, point)
     graph = fisher_information(model, packed).matrix
     function = GraphFunction(model, [packed.symbol], [graph])
     function.bind(point)
-    return function(np.ascontiguousarray(theta, dtype=np.float64))[0]
+    return lambda theta: function(np.ascontiguousarray(theta, dtype=np.float64))[0]
 
 
 def eight_schools() -> pm.Model:

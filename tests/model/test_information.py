@@ -18,7 +18,7 @@ from pymc_rmhmc.model.general.information_families import INFORMATION
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
-from tests.model.information_models import EACH, MODELS, information_of
+from tests.model.information_models import EACH, MODELS, information_function, information_of
 
 pytestmark = [
     pytest.mark.usefixtures("pymc_by_python", "without_a_compiler"),
@@ -408,9 +408,10 @@ def test_missing_observations_are_parameters():
 @pytest.mark.parametrize("name", EACH)
 def test_it_is_symmetric_and_positive_definite_everywhere(name):
     model, rng = MODELS[name](), np.random.default_rng(5)
+    information = information_function(model)
     size = sum(np.size(v) for v in model.initial_point().values())
     for _ in range(5):
-        found = information_of(model, 1.5 * rng.standard_normal(size))
+        found = information(1.5 * rng.standard_normal(size))
         assert np.array_equal(found, found.T)
         np.linalg.cholesky(found)
 
