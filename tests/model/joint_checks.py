@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields, replace
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 
 import numpy as np
 import pymc as pm
@@ -91,7 +91,7 @@ def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:
 
 
 def assert_is_the_model(joint: JointModel, model: pm.Model, seeds=(1, 2)) -> None:
-    exact = exact_log_density(model)
+    exact = exact_of(model)
     for seed in seeds:
         point = random_point(model, seed)
         joint.bind(point)
@@ -142,6 +142,9 @@ def contracted(second, bars) -> float:
     if isinstance(second, np.ndarray):
         return float((second * bars).sum())
     return sum(contracted(one, bar) for one, bar in zip(second, bars, strict=True))
+
+
+exact_of = lru_cache(maxsize=100)(exact_log_density)
 
 
 @cache
@@ -203,9 +206,10 @@ def assert_gradient_is_a_difference_and_values_are_found_again(model: pm.Model, 
     theta, values = 0.3 * rng.standard_normal(d), rng.standard_normal(block.size)
     initial, parts = model.initial_point(), np.split(values, np.cumsum(block.sizes)[:-1])
     named = {n: v.reshape(initial[n].shape) for n, v in zip(block.value_names, parts, strict=True)}
+    exact_density = exact_of(model)
     for there in (theta, -theta):  # a number that multiplies a process has either sign
         point = target.at(target.enter(there, [values], rng))
         np.testing.assert_allclose(point.theta, there, atol=1e-9)
         np.testing.assert_allclose(target.latents(point)[0], values, atol=1e-7)
-        exact = float(exact_log_density(model)(initial | joint.theta.unpack(there) | named))
+        exact = float(exact_density(initial | joint.theta.unpack(there) | named))
         assert target.model_log_density(point) == pytest.approx(exact, abs=1e-6)
