@@ -50,6 +50,7 @@ from pymc_rmhmc.model.likelihoods.links import undo_cloglog, undo_log, undo_logi
 from pymc_rmhmc.model.words.describe import BlockDescription, MetricDescription, ModelDescription
 from pymc_rmhmc.steps.executors import sample_chains
 from pymc_rmhmc.steps.rmhmc import RMHMC
+from pymc_rmhmc.steps.running_summary import RunningSummary
 from pymc_rmhmc.steps.selection import describe
 from pymc_rmhmc.steps.simple_steps import MALA, MMALA, EllipticalSlice
 
@@ -89,6 +90,7 @@ __all__ = [
     "ModelDescription",
     "RMHMCError",
     "Reading",
+    "RunningSummary",
     "SamplingError",
     "SiteFit",
     "SiteRegression",
