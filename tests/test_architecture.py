@@ -131,7 +131,7 @@ def test_there_are_no_cycles_between_modules():
 
 def test_the_public_names_are_those_of_the_design():
     assert set(pymc_rmhmc.__all__) == {
-        "RMHMC", "MALA", "MMALA", "EllipticalSlice",
+        "RMHMC", "MALA", "MMALA", "EllipticalSlice", "RunningSummary",
         "HessianMetric", "FisherMetric", "FlatMetric", "SoftAbsMetric", "GraphMetric", "DenseField",
         "BlockMetric", "WhitenedFisherMetric",
         "MetricFieldBase", "GeneralizedLeapfrog", "ImplicitMidpoint", "ExplicitTao", "AndersonSolver", "SiteFit",

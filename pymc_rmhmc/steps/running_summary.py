@@ -65,7 +65,7 @@ class _Halved:
         return self._rows[: self.n_rows]
 
     def add(self, row: Array) -> None:
-        """Append a row; afterwards there is room for another one."""
+        """Add a row; afterwards there is room for another one."""
         self._rows[self.n_rows] = row
         self.n_rows += 1
         if self.n_rows == len(self._rows):

@@ -9,6 +9,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 from pymc_rmhmc import RMHMC, ConfigurationError, DataError, RunningSummary
 from tests.steps.conftest import COUNTS, X, draw, logistic
@@ -67,14 +68,18 @@ def test_it_says_what_stored_draws_say(cores, caplog):
     assert kept.draw.values.tolist() == list(range(0, 50, 4))
 
 
-def test_variables_are_summarised_that_are_not_stored(caplog):
+def test_variables_are_summarised_and_predicted_from_that_are_not_stored(caplog):
     with process() as model:
-        summary = RunningSummary("f")
+        summary = RunningSummary("f_rotated_", n_kept=20)
         idata = draw(model, RMHMC(), callback=summary, var_names=["scale"])
+        kept = summary.draws()
+        joined = xr.merge([idata.posterior.dataset.sel(draw=kept.draw), kept])
+        predicted = pm.sample_posterior_predictive(joined, progressbar=False, random_seed=1, var_names=["f", "y"])
     assert list(idata.posterior.data_vars) == ["scale"]
     assert "stores" not in caplog.text
-    assert summary.draws()["f"].shape == (1, 30, len(X))
-    assert np.isfinite(summary.dataset()["f"]).all()
+    assert predicted.posterior_predictive["y"].shape == (1, 15, len(X))
+    factor = np.linalg.cholesky(pm.gp.cov.Matern52(1, ls=0.3)(X).eval() + 1e-6 * np.eye(len(X)))
+    np.testing.assert_allclose(predicted.posterior_predictive["f"], kept["f_rotated_"].values @ factor.T, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("phi", "at_least", "at_most"), [(0.0, 0.8, 1.25), (0.8, 0.8, 1.35), (-0.5, 0.8, 1.25)])
