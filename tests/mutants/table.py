@@ -2321,6 +2321,30 @@ STEPS = [
         "log_evidence=0.0 * elsewhere + sum(each.log_evidence for each in blocks),",
         "steps/test_approximations.py::test_a_normal_model_is_exact[laplace]",
     ),
+    Mutant(
+        "summary-with-tuning",
+        "means of variables that are not stored are drawn to where the chain began",
+        "RunningSummary.__call__",
+        "if draw.tuning:",
+        "if draw.tuning and draw.draw_idx < 10:",
+        "steps/test_running_summary.py::test_another_run_begins_anew",
+    ),
+    Mutant(
+        "batches-dropped-as-draws-are",
+        "standard errors of means are too large, and the longer a chain, the more",
+        "_Halved.add",
+        "0.5 * (even + odd) if self._joins else even.copy()",
+        "even.copy()",
+        "steps/test_running_summary.py::test_effective_draws_are_about_those_of_arviz[0.0-0.8-1.25]",
+    ),
+    Mutant(
+        "summary-within-chains-alone",
+        "chains that differ have too small a standard deviation together",
+        "running_summary._statistics",
+        " + lengths @ (means - mean) ** 2",
+        "",
+        "steps/test_running_summary.py::test_it_says_what_stored_draws_say[1]",
+    ),
 ]
 
 DIAGNOSTICS = [
