@@ -11,9 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytensor
 import pytest
 
-from pymc_rmhmc.model.graph.graphs import WITHOUT_TRACES
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE, WITHOUT_TRACES
 from pymc_rmhmc.model.likelihoods import likelihood_kernel
-from tests.unwritten import Unwritten
 
 # In models that tests write too: a quarter of their time.
 for flag, value in WITHOUT_TRACES.items():
@@ -58,7 +57,7 @@ def without_a_compiler(monkeypatch):
     """
 
     def compile_outputs(inputs, outputs, *, exact=False):
-        return Unwritten(pytensor.function, inputs, outputs, trust_input=True, on_unused_input="ignore")
+        return pytensor.function(inputs, outputs, mode=PYTHON_MODE, trust_input=True, on_unused_input="ignore")
 
     monkeypatch.setattr("pymc_rmhmc.model.hyperparameters.compile_outputs", compile_outputs)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
