@@ -181,6 +181,28 @@ def test_the_field_is_taken_where_it_is_asked_for(caplog):
     assert (idata.sample_stats["failure"] == Failure.NONE).all()
 
 
+@pytest.mark.parametrize("n", [39, 40])
+def test_a_series_of_scalars_is_a_field_where_it_is_long(n):
+    with pm.Model() as model:
+        s, x = pm.HalfNormal("s", 0.5), [pm.Normal("x0", 0, 2)]
+        for t in range(1, n + 1):
+            x.append(pm.Normal(f"x{t}", x[-1], s))
+        pm.Poisson("y", pt.exp(pt.stack(x)), observed=np.resize(COUNTS, n + 1))
+    said = str(describe(model))
+    assert ("each the mean of another" in said) == (n >= 40)
+    assert ("Gaussian field" in said) == (n >= 40)
+
+
+@pytest.mark.parametrize("n_effects", [100, 140])
+def test_a_few_neighbours_with_many_effects_are_a_field(n_effects):
+    ring = np.roll(np.eye(12), 1, axis=0) + np.roll(np.eye(12), -1, axis=0)
+    with pm.Model() as model:
+        phi, s = pm.ICAR("phi", W=ring), pm.HalfNormal("s")
+        own = pm.Normal("own", 0, s, shape=n_effects)
+        pm.Poisson("y", pt.exp(phi[np.arange(n_effects) % 12] + own), observed=np.resize(COUNTS, n_effects))
+    assert ("Gaussian field" in str(describe(model))) == (n_effects == 140)
+
+
 def test_describe_says_what_the_field_is():
     description = describe(series())
     printed = " ".join(str(description).split())
