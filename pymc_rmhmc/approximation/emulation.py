@@ -42,8 +42,8 @@ from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 
 __all__ = [
-    "LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal", "interpolate", "n_coefficients",
-    "on_a_floor",
+    "LogDensity", "are_few", "can_be_emulated", "emulate", "emulate_marginal", "interpolate",
+    "n_coefficients", "on_a_floor",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -70,6 +70,8 @@ N_CHAINS, N_MOVES, MOVE = 500, 4, (0.3 * math.pi, 0.7 * math.pi)
 N_CHECKED, N_PUSHED, OUTWARDS = 20, 20, (1.5, 2.0, 2.5, 3.0)
 # Weighted by the density, the first must be worth such a share of their number, or they say nothing of it.
 LEAST_AGREED = 0.15
+# Where values cost little an emulator is made again until its draws are worth so much, but not more often than this.
+ENOUGH_AGREED, ROUNDS = 0.8, 4
 # Along its flow an emulator that curves upwards faster than a standard normal downwards would run away.
 MOST_CURVATURE = 0.9
 # In standard deviations of ϑ: the marginal likelihood chooses.
@@ -195,7 +197,7 @@ def emulate_marginal(
     if points is None:
         return None
     noises = rng.standard_normal((N_NOISES if target.n_sites else 1, target.size - target.n_theta))
-    return _emulate(_Marginal(target, noises), points, thetas, rng)
+    return _emulate(_Marginal(target, noises), points, thetas, rng, 0 if target.n_sites else ROUNDS)
 
 
 def emulate(
@@ -210,9 +212,12 @@ def emulate(
 
 
 def _emulate(
-    density: LogDensity, points: Array, thetas: Array, rng: np.random.Generator
+    density: LogDensity, points: Array, thetas: Array, rng: np.random.Generator, rounds: int = 0
 ) -> tuple[MarginalChart, Emulator] | None:
-    """Emulate a density from values at some points, and again with values further out; None if too few are usable."""
+    """Emulate a density from values at some points, and again with values further out; None if too few are usable.
+
+    Where its own draws are not the density's, the emulator is made again with what they are worth, in so many rounds.
+    """
     known = _Known(density)
     known.evaluate(density.chart, points)
     draft = _through(*known.within(density.chart))
@@ -222,6 +227,14 @@ def _emulate(
     chart = _chart_of(draft, drawn, known)
     known.evaluate(chart, _outwards(drawn[N_CHECKED:], density.chart, chart))
     final = _through(*known.within(chart))
+    for _ in range(rounds):
+        if final is None:
+            return None
+        checked = _draws_along(final, np.array([chart.recover(theta) for theta in thetas]), rng)[: 2 * N_CHECKED]
+        said = [final.evaluate(point)[0] for point in checked]
+        if _share_of_independent(known.evaluate(chart, checked) - said) > ENOUGH_AGREED:
+            break
+        final = _through(*known.within(chart))
     return None if final is None else (chart, on_a_floor(final, rng))
 
 

@@ -154,7 +154,7 @@ def test_a_short_tuning_makes_no_emulator(model):
     assert np.ptp(points, axis=0).min() > 0.0
 
 
-def absurd(target, thetas, rng) -> tuple[MarginalChart, Emulator]:
+def absurd(target, thetas, rng, stays=0) -> tuple[MarginalChart, Emulator]:
     """It leads far away, where the posterior is not."""
     d = target.n_theta
     return target.chart, Emulator(np.zeros((d, 0)), np.zeros(0), 1.0, 0.0, np.full(d, 8.0), np.zeros((d, d)))
@@ -214,7 +214,7 @@ def test_an_absurd_emulator_that_stays_does_not_stop_the_chain(model, monkeypatc
 
 
 def test_divergences_of_the_emulator_are_counted_and_are_no_failures(model, monkeypatch):
-    def far(target, thetas, rng) -> tuple[MarginalChart, Emulator]:
+    def far(target, thetas, rng, stays=0) -> tuple[MarginalChart, Emulator]:
         """It ends where the amplitude is far too large, and the lengthscale far too small."""
         slope = np.where(np.array(target.density.theta.names) == "ls_log__", -30.0, 30.0)
         return target.chart, Emulator(np.zeros((2, 0)), np.zeros(0), 1.0, 0.0, slope, np.zeros((2, 2)))
