@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
 
@@ -28,10 +29,13 @@ class Unwritten:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self._is_rewritten:
-            # An error that the graph means to raise comes again.
+            # An error that the graph means to raise comes again, and so does a nan that it means.
             try:
-                return self._function(*args, **kwargs)
+                found = self._function(*args, **kwargs)
+                if not any(np.isnan(each).any() for each in (found if isinstance(found, list) else [found])):
+                    return found
             except ValueError:
-                given, named = self._given
-                self._function, self._is_rewritten = self._build(*given, mode="FAST_COMPILE", **named), True
+                pass
+            given, named = self._given
+            self._function, self._is_rewritten = self._build(*given, mode="FAST_COMPILE", **named), True
         return self._function(*args, **kwargs)

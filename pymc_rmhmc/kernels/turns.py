@@ -367,7 +367,7 @@ class TurnMoves:
         target, length = self.target, self.length
         hyperparameters = HyperparameterMove(target, self.flow, length)
         if not target.n_sites:
-            return Alternation(target, Cycle((*first, FreshLatents(), *(hyperparameters,) * rounds)))
+            return Alternation(target, Cycle((*first, FreshLatents(), hyperparameters)))
         before = (*first, Sometimes(both, BothMove(target, self.splitting, length, step_size)))
         if self.parameters is not None:
             before = (*before, Sometimes(parameters, self.parameters))

@@ -406,8 +406,8 @@ def test_normal_data_take_turns_in_which_latent_values_are_drawn_anew():
         errors = np.array([float(az.mcse(each)) for each in np.moveaxis(values, -1, 0)])
         assert (np.abs(values.mean(axis=(0, 1)) - exact) / errors).max() < 4.5
     assert min(float(az.ess(each)) for each in np.moveaxis(h, -1, 0)) > 1400
-    # Two values of the density a draw, and a joint trajectory in every second.
-    assert result.sample_stats["n_steps"].values.mean() < 4.5
+    # One value of the density a draw, and a joint trajectory in three of ten.
+    assert result.sample_stats["n_steps"].values.mean() < 3.0
 
 
 @pytest.mark.slow
