@@ -249,6 +249,16 @@ def test_entries_of_all_sizes_are_found():
     assert entries_of(row, column) == entries_of(*matrix.nonzero())
 
 
+def test_a_sine_after_whole_turns_is_no_entry():
+    """Twelve values a turn: every sixth sine is rounding alone, and is read as 0 beside an offset."""
+    n = 240
+    sine, offset = np.sin(2 * np.pi * np.arange(n) / 12), 3.0 + np.arange(n) / 7.0
+    row, column, dense = find_pattern([lambda x: (offset - x[:n] - sine * x[n:]) / 0.3], [slice(0, n), slice(n, 2 * n)])
+    assert not dense.size
+    seen = np.abs(sine) > 1e-9
+    assert set(zip(row, column, strict=True)) == {(i, i) for i in range(n)} | {(i, n + i) for i in np.flatnonzero(seen)}
+
+
 def test_an_entry_that_is_zero_at_one_point_is_found_at_another():
     n = 200
     full = np.eye(n) + 0.5 * np.eye(n, k=1)

@@ -2853,8 +2853,8 @@ FIELD = [
         "field-pattern-of-one-point",
         "a coefficient that is 0 where a model begins is left out of its map",
         "find_pattern",
-        "for each, zero in zip(maps, zeros, strict=True):",
-        "for each, zero in zip(maps[:1], zeros[:1], strict=True):",
+        "for each, zero, small in zip(maps, zeros, least, strict=True):",
+        "for each, zero, small in zip(maps[:1], zeros[:1], least[:1], strict=True):",
         "model/test_field_reading.py::test_an_entry_that_is_zero_at_one_point_is_found_at_another",
     ),
     Mutant(

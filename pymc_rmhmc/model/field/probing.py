@@ -24,6 +24,8 @@ type Map = Callable[[Array], Array]
 ONE_BY_ONE = 64
 N_COLOURS, N_ROUNDS = 32, 10
 TOLERANCE = 1e-6
+# Of what a row has at most, an entry that is rounding alone: a sine after whole turns.
+NEGLIGIBLE = 1e-9
 # Rows with more entries are dense, and as many of them there may be.
 LONGEST_ROW, MOST_DENSE = 64, 16
 MOST_COLOURS = 64
@@ -50,15 +52,16 @@ def find_pattern(maps: list[Map], blocks: list[slice]) -> tuple[Indices, Indices
     """
     size = blocks[-1].stop
     zeros = [each(np.zeros(size)) for each in maps]
+    least = [_least(each, zero, blocks) for each, zero in zip(maps, zeros, strict=True)]
     n_rows, rng = zeros[0].size, np.random.default_rng(0)
     found: list[tuple[Indices, Indices]] = []
     unread = np.zeros(n_rows, bool)
     for block in blocks:
-        for each, zero in zip(maps, zeros, strict=True):
+        for each, zero, small in zip(maps, zeros, least, strict=True):
             if block.stop - block.start <= ONE_BY_ONE:
                 found += [_column(each, zero, j, size) for j in range(block.start, block.stop)]
             else:
-                entries, left = _decoded(each, zero, block, size, rng)
+                entries, left = _decoded(each, zero, small, block, size, rng)
                 found += entries
                 unread |= left
     pattern = _pattern(found, (n_rows, size))
@@ -79,13 +82,13 @@ def _column(function: Map, zero: Array, which: int, size: int) -> tuple[Indices,
 
 
 def _decoded(
-    function: Map, zero: Array, block: slice, size: int, rng: np.random.Generator
+    function: Map, zero: Array, least: Array, block: slice, size: int, rng: np.random.Generator
 ) -> tuple[list[tuple[Indices, Indices]], NDArray[np.bool_]]:
     """Return the entries in a block of columns, and the rows of which some could not be told apart."""
     count = block.stop - block.start
-    index, random = np.arange(1.0, count + 1.0), rng.uniform(0.5, 1.5, count)
+    index, random = np.arange(1.0, count + 1.0) / count, rng.uniform(0.5, 1.5, count)
     probe = rng.uniform(0.5, 1.5, count)
-    answer = _answer(function, zero, probe, block, size)
+    answer = _answer(function, zero, probe, block, size, least)
     unread, found = np.ones(zero.size, bool), []
     known, rest = sparse.csr_array((zero.size, count)), list[tuple[Indices, Indices, Array]]()
     for _ in range(N_ROUNDS):
@@ -96,8 +99,8 @@ def _decoded(
             one, at, turned = (
                 _answer(function, zero, chosen * weight, block, size) for weight in (1.0, index, random)
             )
-            rows = np.flatnonzero((one != 0.0) & unread)
-            place = np.rint(at[rows] / one[rows]) - 1.0
+            rows = np.flatnonzero((np.abs(one) > least) & unread)
+            place = np.rint(count * at[rows] / one[rows]) - 1.0
             inside = (place >= 0.0) & (place < count)
             rows, place = rows[inside], place[inside].astype(np.int64)
             fits = np.abs(turned[rows] - one[rows] * random[place]) <= TOLERANCE * np.abs(one[rows])
@@ -121,12 +124,21 @@ def _decoded(
     return found, unread
 
 
-def _answer(function: Map, zero: Array, values: Array, block: slice, size: int) -> Array:
-    """Return how far rows move with the values of a block."""
+def _answer(
+    function: Map, zero: Array, values: Array | float, block: slice, size: int, least: Array | float = 0.0
+) -> Array:
+    """Return how far rows move with the values of a block, 0 where that is no further than the least."""
     given = np.zeros(size)
     given[block] = values
     moved = function(given)
-    return np.where(moved == zero, 0.0, moved - zero)
+    by = np.where(moved == zero, 0.0, moved - zero)
+    return np.where(np.abs(by) > least, by, 0.0)
+
+
+def _least(function: Map, zero: Array, blocks: list[slice]) -> Array:
+    """Return how far each row moves at least if it reads a value, (m,)."""
+    answers = [np.abs(_answer(function, zero, 1.0, block, blocks[-1].stop)) for block in blocks]
+    return NEGLIGIBLE * np.max(answers, axis=0)
 
 
 def _pattern(found: list[tuple[Indices, Indices]], shape: tuple[int, int]) -> sparse.csr_array:
