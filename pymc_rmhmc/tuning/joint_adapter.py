@@ -330,9 +330,9 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
         if moment.is_first:
             self.forget(found)
         more: tuple[int, ...] = ()
-        # Where no site sees z a value costs little, and its emulator is made a second time.
-        may_emulate = tuned.emulator is None or not any(block.n_sites for block in self.model.blocks)
-        if moment.is_last and may_emulate and self.may_emulate:
+        # Where no site sees z, a value of the density costs little, and its emulator is made a second time.
+        is_wanted = tuned.emulator is None or not any(block.n_sites for block in self.model.blocks)
+        if moment.is_last and is_wanted and self.may_emulate:
             more = self._emulate(found, thetas, scores, step_size, moment, rng)
         # The step size of joint trajectories keeps what it has learnt, as long as there are turns.
         used = self.step_size(found, step_size)

@@ -308,7 +308,12 @@ def test_the_density_of_a_field_is_the_models(name):
     assert {v.name for v in plan.choice.latents} == row.latents
     assert tuple(len(each.predictors) for each in plan.choice.observations) == row.predictors
     assert len(joint.blocks[0].maps.dense) == row.dense
-    placed, exact = Placed(model, joint), exact_log_density(model)
+    check_density(Placed(model, joint))
+
+
+def check_density(placed: Placed) -> None:
+    """It is the model's, its gradient is that of differences, and the model's own values are where they were."""
+    exact = exact_log_density(placed.model)
     for spread in (0.0, 0.3):
         position = placed.position + spread * placed.rng.standard_normal(placed.position.size)
         expected = float(exact(placed.values_at(position)))

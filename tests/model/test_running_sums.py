@@ -11,8 +11,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
-from tests.model.conftest import exact_log_density
-from tests.model.test_field_models import Placed, check_entering, check_gradient, joint_of, model_of
+from tests.model.test_field_models import Placed, check_density, joint_of, model_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -207,13 +206,8 @@ def test_a_walk_has_the_density_of_the_steps_that_the_model_names(name):
     plan, joint = joint_of(model)
     assert [each.size for each in plan.expressions.walks] == places
     assert "log_s" not in {v.name for v in plan.choice.latents}
-    placed, exact = Placed(model, joint), exact_log_density(model)
-    for spread in (0.0, 0.3):
-        position = placed.position + spread * placed.rng.standard_normal(placed.position.size)
-        expected = float(exact(placed.values_at(position)))
-        assert placed.log_density_at(position) == pytest.approx(expected, rel=1e-9, abs=1e-8)
-    check_gradient(placed)
-    check_entering(placed)
+    placed = Placed(model, joint)
+    check_density(placed)
     _check_volume(placed)
 
 
