@@ -27,10 +27,10 @@ from pymc_rmhmc.approximation.site_fit import laplace_sites
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.latent.charts.marginal import MarginalChart
-from pymc_rmhmc.latent.charts.moving_sites import MovingSites
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites, SiteTilt
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, prior_of
+from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, prior_of, sites_at
 from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
@@ -119,8 +119,6 @@ def _anchored(
     """Return the sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
         moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
-        if block.has_moving_sites
-        else each
         for block, each in zip(density.blocks, sites, strict=True)
     ]
 
@@ -129,10 +127,35 @@ def moving_sites(
     block: JointBlock, theta: Array, sites: GaussianSites, centre: Array, variance: Array
 ) -> GaussianSites | MovingSites:
     """Let sites fitted at a θ move, where η has this mean and variance (n,); keep them if nothing moves them."""
-    if not block.has_moving_sites:
-        return sites
-    eta = centre + np.array([[-1.0], [1.0]]) * np.sqrt(variance)
-    return MovingSites(sites, eta, block.information(theta, eta))
+    nodes = centre + np.array([[-1.0], [1.0]]) * np.sqrt(variance)
+    moving = MovingSites(sites, np.zeros((2, 0)), np.ones(1))
+    if block.has_moving_sites:
+        moving = MovingSites(sites, nodes, block.information(theta, nodes))
+    tilt = _tilt_of(block, theta, moving, nodes)
+    return sites if tilt is None and not block.has_moving_sites else replace(moving, tilt=tilt)
+
+
+def _tilt_of(block: JointBlock, theta: Array, moving: MovingSites, nodes: Array) -> SiteTilt | None:
+    """Find how the mean of the likelihood's slopes at two η (2, n) grows with its parameters beyond the sites' power.
+
+    None where nothing does, or sites have one multiple for all as those of coefficients.
+    """
+    which = np.flatnonzero(block.likelihood(theta, nodes[0])[2])
+    if block.design_shape is not None or not which.size:
+        return None
+    slopes, held = np.zeros((which.size, block.n_sites)), moving.sites.gradient(nodes.mean(axis=0))
+    for row, j in enumerate(which):
+        step = DIFFERENCE * np.eye(theta.size)[j]
+        sides = theta - step, theta + step
+        below, above = (_mean_slope(block, side, nodes) for side in sides)
+        weaker, stronger = (cast("RaisedSites", sites_at(block, side, moving)).power for side in sides)
+        slopes[row] = (above - below - (stronger - weaker) * held) / (2.0 * DIFFERENCE)
+    return SiteTilt(theta, which, slopes) if np.isfinite(slopes).all() else None
+
+
+def _mean_slope(block: JointBlock, theta: Array, eta: Array) -> Array:
+    """Return the mean of the likelihood's slopes by site at two η (2, n)."""
+    return np.mean([block.likelihood(theta, node)[1] for node in eta], axis=0)
 
 
 def _negative_bound(target: JointTarget, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:

@@ -27,9 +27,9 @@ from scipy import optimize, special
 from pymc_rmhmc.approximation.newton import NEAREST_FIRST, Mode
 from pymc_rmhmc.errors import PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
-from pymc_rmhmc.latent.charts.moving_sites import MovingSites, SiteTrend, grown
+from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites, SiteTrend, grown
 from pymc_rmhmc.latent.charts.site import GaussianSites
-from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of
+from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of, sites_at
 from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.target import Likelihood
 
@@ -276,9 +276,11 @@ def _window(
     """Select the draws at which the likelihood has a slope."""
     slope = np.array([block.likelihood(theta, each)[1] for theta, each in zip(thetas, eta, strict=True)])
     power = np.ones((len(thetas), 1))
-    if sites.moves and block.has_moving_sites:
+    if sites.moves:
         held = cast("MovingSites", sites)
-        power = np.array([held.at(theta, block.information(theta, held.eta)).power for theta in thetas])
+        power = np.array([cast("RaisedSites", sites_at(block, theta, held)).power for theta in thetas])
+        if held.tilt is not None:
+            slope -= np.array([held.tilt.at(theta) for theta in thetas])
     usable = np.isfinite(slope).all(axis=1) & np.isfinite(power).all(axis=1)
     eta = eta[usable]
     variance = eta.var(axis=0) if len(eta) else np.zeros(block.n_sites)

@@ -155,8 +155,8 @@ class JointTarget:
             pulled = conditional.pullback(placed, residual)
             point.log_given += log_likelihood
             if held.moves:
-                by_logarithms = conditional.sites_pullback(placed, pulled)
-                theta_bar = theta_bar + _sites_pullback(block, theta, cast("RaisedSites", sites), by_logarithms)
+                slopes = conditional.sites_pullback(placed, pulled)
+                theta_bar = theta_bar + _sites_pullback(block, theta, cast("RaisedSites", sites), slopes)
             total += log_likelihood - at_sites + conditional.log_evidence
             del conditional  # its matrices are as large as those that the model is about to make
             by_prior = block.prior_pullback(theta, pulled.mean, pulled.vectors, pulled.design)
@@ -271,9 +271,11 @@ class JointTarget:
         return point.log_given + sum([placed.log_prior for placed in point.placed])
 
 
-def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, by_logarithms: Array) -> Array:
-    """The derivative by θ (d,) of what has these by the logarithms of b and of w̄."""
-    total, trend = np.zeros_like(theta), sites.held.trend
+def _sites_pullback(block: JointBlock, theta: Array, sites: RaisedSites, slopes: Array) -> Array:
+    """The derivative by θ (d,) of what has these by the sites, (2, n) or (2, 1)."""
+    total, held, by_logarithms = np.zeros_like(theta), sites.held, sites.by_logarithms(slopes)
     if block.has_moving_sites:
-        total += block.information_pullback(theta, sites.held.eta, sites.pullback(by_logarithms))
-    return total if trend is None else total + trend.pullback(theta, by_logarithms.sum(axis=1))
+        total += block.information_pullback(theta, held.eta, sites.pullback(by_logarithms))
+    if held.trend is not None:
+        total += held.trend.pullback(theta, by_logarithms.sum(axis=1))
+    return total if held.tilt is None else total + held.tilt.pullback(theta, slopes[0])

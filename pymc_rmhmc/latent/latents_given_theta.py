@@ -144,7 +144,7 @@ class LatentsGivenTheta:
         block = target.density.blocks[which]
         held = target.sites[which]
         # Of the same priors, nothing but the likelihood's parameters has moved.
-        if like is not None and not (held.moves and block.has_moving_sites):
+        if like is not None and not (held.moves and (block.has_moving_sites or held.tilt)):
             return like._blocks[which]
         sites = sites_at(block, self.theta, held)
         if like is not None:

@@ -31,11 +31,19 @@ def counts_with_a_parameter() -> None:
     pm.NegativeBinomial("y", mu=pt.exp(walk), alpha=alpha, observed=np.arange(12) % 5)
 
 
+def heavy_tails() -> None:
+    """Not registered, with degrees of freedom that sites follow by b alone."""
+    s, nu = pm.HalfNormal("s"), pm.Gamma("nu", 2, 0.1)
+    walk = pm.GaussianRandomWalk("walk", sigma=s, init_dist=pm.Normal.dist(0, 2), shape=12)
+    pm.StudentT("y", nu=nu, sigma=pt.exp(walk), observed=np.linspace(-3.0, 4.0, 12))
+
+
 MODELS: dict[str, Callable[[], None]] = {
     "a dense row": bym2,
     "no site": schools,
     "not registered, two predictors": mean_and_scale,
     "sites that follow a parameter": counts_with_a_parameter,
+    "sites that are tilted": heavy_tails,
 }
 
 
@@ -73,6 +81,24 @@ def test_value_and_gradient_are_those_that_are_added_up_in_python(name, trend):
         np.testing.assert_allclose(one.gradient, other.gradient, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(fast.latents(one)[0], slow.latents(other)[0], rtol=1e-10, atol=1e-10)
         assert fast.model_log_density(one) == pytest.approx(slow.model_log_density(other), rel=1e-10, abs=1e-10)
+
+
+def test_sites_follow_the_slope_of_what_the_likelihood_reads():
+    """To the first order in each of its parameters, at a mean of two η; a parameter of the prior alone is none."""
+    read = joint("sites that are tilted")
+    (block,), rng = read.blocks, np.random.default_rng(3)
+    theta, centre = np.array([0.2, 1.5]), rng.standard_normal(block.n_sites)
+    sites = GaussianSites(rng.standard_normal(block.n_sites), rng.uniform(0.5, 1.5, block.n_sites))
+    held = moving_sites(block, theta, sites, centre, np.full(block.n_sites, 0.25))
+    assert [read.theta.names[j] for j in held.tilt.which] == ["nu_log__"]
+    np.testing.assert_array_equal(held.tilt.at(theta), 0.0)
+
+    def slope(at):
+        return np.mean([block.likelihood(at, centre + side)[1] for side in (-0.5, 0.5)], axis=0)
+
+    for change in (1e-4, -1e-4):
+        moved = theta + np.array([0.3, change])
+        np.testing.assert_allclose(held.tilt.at(moved), slope(moved) - slope(theta), rtol=1e-3, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MODELS)

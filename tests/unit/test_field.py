@@ -306,9 +306,9 @@ def test_the_pullback_by_sites_matches_differences(maps, sites, space):
     residual = weights * np.cos(placed.eta) - sites.gradient(placed.eta)
     found = space.sites_pullback(placed, space.pullback(placed, residual))
 
-    def value(logs):
-        by, factor = np.exp(np.split(logs, 2))
-        moved = GaussianSites(by * sites.linear, factor * sites.precision)
+    def value(moves):
+        added, factor = moves[:n], np.exp(moves[n:])
+        moved = GaussianSites(sites.linear + added, factor * sites.precision)
         at = space.with_sites(moved)
         # Of the likelihood that stays as it is, ψ is what the sites leave.
         return placed_value(at, noise, weights) - moved.log_density(at.place(noise).eta)

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
-from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTrend
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites, SiteTilt, SiteTrend
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_from, sites_at
 from pymc_rmhmc.latent.solvers import site_space
@@ -281,13 +281,14 @@ def joint(sigma: float | None = None, *, moving: bool = False, trend: bool = Fal
     sites = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
     if moving:
         sites = [MovingSites(s, np.zeros((2, N)), rng.exponential(1.0, N) * (np.arange(N) != 2)) for s in sites]
-    if trend:  # of one block a power and a trend, of the other a trend alone
+    if trend:  # of one block a power, a trend and a tilt, of the other no power
         exponents = np.array([[[0.3, -0.5, 0.0, 0.2], [-1.7, 0.4, 0.6, 0.0]], [[-0.9, 0, 0.2, 0], [1.8, -0.4, 0, 0]]])
         trends = [SiteTrend(THETA - 0.1, each, np.array([-0.5, 1.5])) for each in exponents]
         blocks[1].has_moving_sites = False
         held = [GaussianSites(*pair) for pair in zip(linear, precision, strict=True)]
-        sites = [MovingSites(held[0], np.zeros((2, N)), rng.exponential(1.0, N), trends[0]),
-                 MovingSites(held[1], np.zeros((2, 0)), np.ones(1), trends[1])]  # fmt: skip
+        tilts = [SiteTilt(THETA - 0.4, np.array([0, 3]), rng.standard_normal((2, N))) for _ in blocks]
+        sites = [MovingSites(held[0], np.zeros((2, N)), rng.exponential(1.0, N), trends[0], tilts[0]),
+                 MovingSites(held[1], np.zeros((2, 0)), np.ones(1), trends[1], tilts[1])]  # fmt: skip
     return JointTarget(ToyDensity(blocks), sites, bent(THETA, factor))
 
 

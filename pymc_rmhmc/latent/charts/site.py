@@ -64,7 +64,7 @@ class GaussianSites:
         w̄. A negative value is allowed if prior times sites is still a Gaussian.
     moves : bool
         False: what follows θ is `MovingSites`.
-    trend : None
+    trend, tilt : None
         What they follow.
     """
 
@@ -72,6 +72,7 @@ class GaussianSites:
     precision: Array
     moves: ClassVar[Literal[False]] = False
     trend: ClassVar[None] = None
+    tilt: ClassVar[None] = None
 
     @property
     def sites(self) -> GaussianSites:

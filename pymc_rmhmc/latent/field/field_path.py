@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
 from pymc_rmhmc.latent.charts.marginal import place_hyperparameters
-from pymc_rmhmc.latent.charts.moving_sites import raised, slope_by_multiples
+from pymc_rmhmc.latent.charts.moving_sites import raised, slope_by_sites, tilted
 from pymc_rmhmc.latent.charts.site import residual_of_sites
 from pymc_rmhmc.latent.field.field_loops import (
     FieldPattern,
@@ -92,9 +92,11 @@ class FieldSites(NamedTuple):
     information : (n,) or (1,) array
         Of each site there.
     theta : (d,) array
-        The centre of the trend.
+        The centre of trend and tilt.
     exponents, log_most : (2, d), (2,) array
         Of the trend; 0 where there is none.
+    which, tilt : (k,), (k, n) array
+        The coordinates of θ with which b grows beside its multiples, and how.
     """
 
     linear: Array
@@ -105,6 +107,33 @@ class FieldSites(NamedTuple):
     theta: Array
     exponents: Array
     log_most: Array
+    which: NDArray[np.int64]
+    tilt: Array
+
+
+class PlacedSites(NamedTuple):
+    """Sites at one θ.
+
+    Attributes
+    ----------
+    linear, precision : (n,) array
+        b and w̄.
+    multiplied : (n,) array
+        b less what the tilt adds.
+    power : (n,) or (1,) array
+        ρ.
+    growth_slope : (2,) array
+        How the logarithms of both multiples grow along the trend.
+    tilt_slope : (k,) array
+        How each coordinate's share of the tilt grows.
+    """
+
+    linear: Array
+    precision: Array
+    multiplied: Array
+    power: Array
+    growth_slope: Array
+    tilt_slope: Array
 
 
 class FieldState(NamedTuple):
@@ -141,20 +170,23 @@ class FieldState(NamedTuple):
 
 @compiled
 def _sites_bar(
-    functions: FieldFunctions, sites: FieldSites, theta: Array, power: Array, growth_slope: Array,
-    by_logarithms: Array, by_theta: Array,
+    functions: FieldFunctions, sites: FieldSites, theta: Array, placed: PlacedSites, by_logarithms: Array,
+    by_theta: Array,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Add the derivative by θ of what has these by the logarithms of b and of w̄, (2, n)."""
+    """Add the derivative by θ of what has these by b and by the logarithms of w̄, (2, n), which are overwritten."""
+    for j in range(sites.which.size):
+        by_theta[sites.which[j]] += placed.tilt_slope[j] * (sites.tilt[j] * by_logarithms[0]).sum()
+    by_logarithms[0] *= placed.multiplied
     for row in range(2):
-        total = by_logarithms[row].sum() * growth_slope[row]
+        total = by_logarithms[row].sum() * placed.growth_slope[row]
         for j in range(theta.size):
             by_theta[j] += total * sites.exponents[row, j]
     if functions.information.address == 0:
         return
-    bar = np.zeros(power.size)
-    for i in range(power.size):
+    bar = np.zeros(placed.power.size)
+    for i in range(bar.size):
         if sites.information[i] > 0.0:
-            bar[i] = (by_logarithms[0, i] + by_logarithms[1, i]) / (power[i] * sites.information[i])
+            bar[i] = (by_logarithms[0, i] + by_logarithms[1, i]) / (placed.power[i] * sites.information[i])
     given, bound = (theta, sites.eta, bar), functions.information_pullback.rest
     found = call_for_vector(functions.information_pullback.address, given, bound)[0]
     for j in range(theta.size):
@@ -164,16 +196,20 @@ def _sites_bar(
 @compiled
 def _sites_at(
     functions: FieldFunctions, sites: FieldSites, theta: Array
-) -> tuple[Array, Array, Array, Array]:  # pragma: no cover - compiled
-    """Return b, w̄, the power, and the slope of the growth at θ."""
+) -> PlacedSites:  # pragma: no cover - compiled
+    """Return the sites at θ."""
     information = sites.information
     if functions.information.address != 0:
         known = call_for_vector(functions.information.address, (theta, sites.eta), functions.information.rest)
         information = known[0].copy()
-    return raised(
+    multiplied, precision, power, growth_slope = raised(
         theta, information, sites.information, sites.linear, sites.precision, sites.theta, sites.exponents,
         sites.log_most,
     )  # fmt: skip
+    if sites.which.size == 0:
+        return PlacedSites(multiplied, precision, multiplied, power, growth_slope, np.zeros(0))
+    added, tilt_slope = tilted(theta, sites.theta, sites.which, sites.tilt)
+    return PlacedSites(multiplied + added, precision, multiplied, power, growth_slope, tilt_slope)
 
 
 @compiled
@@ -212,7 +248,8 @@ def evaluate_field(
     prior, given = call_for_value_and_slope(functions.numbers.address, (theta,), functions.numbers.rest)
     rest, by_rest = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
     numbers, log_normaliser, log_rest = given.copy(), prior.item(), rest.item()
-    linear, precision, power, growth_slope = _sites_at(functions, sites, theta)
+    at_theta = _sites_at(functions, sites, theta)
+    linear, precision = at_theta.linear, at_theta.precision
     constants = of_sites(pattern.products, linear, precision) if moves else sites.constants
     field = weigh_field(pattern, constants, numbers)
     status = WHOLE if math.isfinite(log_normaliser + log_rest) else NOT_FINITE
@@ -241,11 +278,11 @@ def evaluate_field(
     by_prior = call_for_vector(functions.pullback.address, (theta, by_numbers), functions.pullback.rest)[0]
     by_theta += by_rest + by_prior
     if moves:
-        variance = variances_of_rows(pattern.products, numbers, inverse, eta.size)
-        by_logarithms = slope_by_multiples(
-            linear, precision, centre, precision * variance, pushed, noise[noise.size - eta.size :], eta
-        )
-        _sites_bar(functions, sites, theta, power, growth_slope, by_logarithms, by_theta)
+        explained = precision
+        if functions.information.address != 0 or sites.exponents.any():  # w̄ moves, and not b alone
+            explained = precision * variances_of_rows(pattern.products, numbers, inverse, eta.size)
+        by_sites = slope_by_sites(precision, centre, explained, pushed, noise[noise.size - eta.size :], eta)
+        _sites_bar(functions, sites, theta, at_theta, by_sites, by_theta)
     total = log_rest + log_normaliser + log_evidence + log_likelihood - at_sites + volume
     gradient = np.concatenate((standard, by_noise))
     _chart_pullback(chart, placed, by_theta, gradient)

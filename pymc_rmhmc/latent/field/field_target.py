@@ -178,11 +178,14 @@ class FieldTarget(JointTarget):
             information = moving.information
             eta = moving.eta if block.has_moving_sites else eta
         centre, exponents, log_most = np.zeros(d), np.zeros((2, d)), np.zeros(2)
+        which, tilt = np.zeros(0, np.int64), np.zeros((0, eta.shape[1]))
         if trend is not None:
             centre, exponents, log_most = trend.centre, trend.exponents, trend.log_most
+        if held.moves and moving.tilt is not None:
+            centre, which, tilt = moving.tilt.centre, moving.tilt.which, moving.tilt.slopes
         sites = FieldSites(
             held.sites.linear, held.sites.precision, empty if held.moves else space.constants, eta, information, centre,
-            exponents, log_most,
+            exponents, log_most, which, tilt,
         )  # fmt: skip
         return space.structure.pattern, functions, charted, sites
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
+from pymc_rmhmc.latent.charts.moving_sites import slope_by_sites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.operators import Operator, factor_in_place, places_of, stacked
@@ -154,12 +154,12 @@ class LatentSpace:
         return Pulled(self._pull_noise(moved), spread + self._centre_slope, vectors, design, pushed)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
-        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄: (2, n), or (2, 1) by multiples."""
+        """Return the gradient of ``ψ(η) + log E`` by b and by log w̄, (2, n); or by the logarithms of both multiples."""
         k, half, (linear, precision) = self._stack.size, self._half, (self._sites.linear, self._sites.precision)
         if not self.weights.by_multiple:
             centre, variance = self.marginals()
-            return slope_by_multiples(
-                linear, precision, centre, precision * variance, pulled.pushed, placed.noise[k:], placed.eta
+            return slope_by_sites(
+                precision, centre, precision * variance, pulled.pushed, placed.noise[k:], placed.eta
             )
         eta, pushed = placed.eta, pulled.pushed
         by_linear = linear @ (self.centre + pushed - eta)

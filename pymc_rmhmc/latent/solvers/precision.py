@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedField
-from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
+from pymc_rmhmc.latent.charts.moving_sites import slope_by_sites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import LatentPlacement, Placement, Pulled
 from pymc_rmhmc.latent.field.field_loops import (
@@ -241,11 +241,11 @@ class PrecisionSpace:
         return Pulled(noise, np.zeros(0), [by_numbers], None, predicted)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
-        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n_η)."""
+        """Return the gradient of ``ψ(η) + log E`` by b, and by the logarithms of w̄, (2, n_η)."""
         centre, variance = self.marginals()
-        linear, precision = self._sites.linear, self._sites.precision
+        precision = self._sites.precision
         noise = placed.noise[self.structure.n_residuals :]
-        return slope_by_multiples(linear, precision, centre, precision * variance, pulled.pushed, noise, placed.eta)
+        return slope_by_sites(precision, centre, precision * variance, pulled.pushed, noise, placed.eta)
 
     @cached_property
     def _inverse(self) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.latent.charts.moving_sites import slope_by_multiples
+from pymc_rmhmc.latent.charts.moving_sites import slope_by_sites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Placement, Pulled
 from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked, without_factor
@@ -268,10 +268,10 @@ class SiteSpace:
         return Pulled(noise, spread + self._centre_dual, vectors, designs, pushed)
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
-        """Return the gradient of ``ψ(η) + log E`` by the logarithms of b and of w̄, (2, n)."""
-        return slope_by_multiples(
-            self.sites.linear, self.sites.precision, self.centre, self._explained, pulled.pushed,
-            placed.noise[self._stack.size :], placed.eta,
+        """Return the gradient of ``ψ(η) + log E`` by b, and by the logarithms of w̄, (2, n)."""
+        return slope_by_sites(
+            self.sites.precision, self.centre, self._explained, pulled.pushed, placed.noise[self._stack.size :],
+            placed.eta,
         )  # fmt: skip
 
     @cached_property
