@@ -1,19 +1,23 @@
 """Models whose latent values have a sparse precision, as PyMC users write them: series, maps and crossed effects.
 
-Each function returns a model with simulated data of a fixed seed; sizes are arguments.
+Each function returns a model with simulated data of a fixed seed, but for one map; sizes are arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 __all__ = ["PROBLEMS"]
+
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def stochastic_volatility(n: int = 2000) -> pm.Model:
@@ -132,6 +136,39 @@ def bym2(side: int = 40) -> pm.Model:
     return model
 
 
+def scotland() -> pm.Model:
+    """Lip cancer in 56 districts, with the share of people who work outdoors, by a conditional autoregression."""
+    rows = pd.read_csv(DATA / "lip_cancer.csv", keep_default_na=False)
+    weights = np.zeros((len(rows), len(rows)))
+    for i, numbers in enumerate(rows["neighbours"]):
+        weights[i, [int(j) - 1 for j in str(numbers).split()]] = 1.0
+    weights = np.maximum(weights, weights.T)
+    with pm.Model() as model:
+        b0, b1, tau = pm.Normal("b0", 0.0, 5.0), pm.Normal("b1", 0.0, 5.0), pm.Gamma("tau", 2.0, 2.0)
+        alpha = pm.Beta("alpha", 1.0, 1.0)
+        phi = pm.CAR("phi", mu=np.zeros(len(rows)), tau=tau, alpha=alpha, W=weights, shape=len(rows))
+        offset, outdoor = np.log(rows["expected"].to_numpy()), rows["outdoor"].to_numpy() / 10.0
+        pm.Poisson("y", pt.exp(offset + b0 + b1 * outdoor + phi), observed=rows["observed"].to_numpy())
+    return model
+
+
+def besag_york_mollie(side: int = 44) -> pm.Model:
+    """Counts of 1936 areas, with their population, a covariate, and effects with and without neighbours."""
+    n, at, rng = side**2, np.arange(side**2).reshape(side, side), np.random.default_rng(12)
+    weights = np.zeros((n, n))
+    for first, second in ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:])):
+        weights[first.ravel(), second.ravel()] = weights[second.ravel(), first.ravel()] = 1.0
+    x, population = rng.standard_normal(n), rng.gamma(2.0, 5.0, n)
+    smooth = np.sin(at // side / 7.0).ravel() * np.cos(at % side / 5.0).ravel()
+    y = rng.poisson(population * np.exp(-0.5 + 0.3 * x + 0.6 * smooth + 0.2 * rng.standard_normal(n)))
+    with pm.Model() as model:
+        b0, b1 = pm.Normal("b0", 0.0, 1.0), pm.Normal("b1", 0.0, 1.0)
+        rough, sigma = pm.HalfNormal("rough", 1.0), pm.HalfNormal("sigma", 1.0)
+        theta, phi = pm.Normal("theta", 0.0, 1.0, shape=n), pm.ICAR("phi", W=weights)
+        pm.Poisson("y", population * pt.exp(b0 + b1 * x + rough * theta + sigma * phi), observed=y)
+    return model
+
+
 def crossed_effects(first: int = 3000, second: int = 200, n: int = 20_000) -> pm.Model:
     """Answers that depend on two sets of effects."""
     rng = np.random.default_rng(0)
@@ -166,6 +203,6 @@ PROBLEMS: dict[str, Callable[..., pm.Model]] = {
     each.__name__: each
     for each in (
         stochastic_volatility, heavy_tailed_volatility, local_linear_trend, trend_and_season, walk_smoother,
-        correlated_walks, bym2, crossed_effects, item_response, mixed_poisson,
+        correlated_walks, bym2, scotland, besag_york_mollie, crossed_effects, item_response, mixed_poisson,
     )
 }  # fmt: skip
