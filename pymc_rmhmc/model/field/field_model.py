@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from pymc_rmhmc.errors import listed
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
-from pymc_rmhmc.model.field.probing import NotSparse
+from pymc_rmhmc.model.field.probing import Map, NotSparse
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
@@ -31,7 +31,6 @@ __all__ = ["FieldPlan", "plan_field"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
-type Map = Callable[[Array], Array]
 
 # Where a field that was read is compared with the model: how far each of θ and of x is moved, up or down by chance, and
 # then all of them the other way. So an entry that is 0 on one side of a value is seen.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-__all__ = ["NotSparse", "colours_of", "find_pattern"]
+__all__ = ["Map", "NotSparse", "colours_of", "find_pattern"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]

@@ -27,14 +27,13 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.field.probing import NotSparse, find_pattern
+from pymc_rmhmc.model.field.probing import Map, NotSparse, find_pattern
 from pymc_rmhmc.model.graph.graphs import replaced
 
 __all__ = ["Walks", "running_sum", "with_walks"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
-type Map = Callable[[Array], Array]
 # From a graph to its value as a function of latent values, at each of a few θ.
 type Compile = Callable[[TensorVariable], list[Map]]
 
