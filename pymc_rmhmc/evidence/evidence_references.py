@@ -264,7 +264,7 @@ class JointReferences:
         """Return a reference whose hyperparameters are a little wider than some values."""
         size = self._density.model.theta.size
         chart = fit_marginals(values[:, :size])
-        return None if chart is None else self._reference(replace(chart, factor=widening(size) * chart.factor))
+        return None if chart is None else self._reference(chart._replace(factor=widening(size) * chart.factor))
 
     def _reference(self, chart: MarginalChart | None) -> ResidualReference:
         tuned = replace(self._tuned, marginals=chart)

@@ -15,6 +15,7 @@ Jones and Pewsey (2009), Sinh-arcsinh distributions, section 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +77,8 @@ class PlacedHyperparameters:
     log_volume_slope: Array
 
 
-@dataclass(frozen=True, slots=True)
-class MarginalChart:
-    """Where hyperparameters are expected, how widely and of what shape.
+class MarginalChart(NamedTuple):
+    """Where hyperparameters are expected, how widely and of what shape: a tuple, as compiled code takes one.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import kick, rotate
-from pymc_rmhmc.latent.charts.marginal import place_hyperparameters
+from pymc_rmhmc.latent.charts.marginal import MarginalChart, place_hyperparameters
 from pymc_rmhmc.latent.charts.moving_sites import raised, slope_by_sites, tilted
 from pymc_rmhmc.latent.charts.site import residual_of_sites
 from pymc_rmhmc.latent.field.field_loops import (
@@ -37,7 +37,7 @@ from pymc_rmhmc.linalg.compiled.native import (
     call_for_vector,
 )
 
-__all__ = ["FieldChart", "FieldFunctions", "FieldSites", "evaluate_field", "follow_field"]
+__all__ = ["FieldFunctions", "FieldSites", "evaluate_field", "follow_field"]
 
 type Array = NDArray[np.float64]
 # Whether there is a density: yes, something is not finite, or P has no factor.
@@ -65,17 +65,6 @@ class FieldFunctions(NamedTuple):
     likelihood: NativeFunction
     information: NativeFunction
     information_pullback: NativeFunction
-
-
-class FieldChart(NamedTuple):
-    """θ as a function of ϑ; see `pymc_rmhmc.latent.charts.marginal.MarginalChart`."""
-
-    centre: Array
-    factor: Array
-    location: Array
-    spread: Array
-    skewness: Array
-    tail: Array
 
 
 class FieldSites(NamedTuple):
@@ -214,7 +203,7 @@ def _sites_at(
 
 @compiled
 def _chart_pullback(
-    chart: FieldChart, placed: Array, by_theta: Array, gradient: Array
+    chart: MarginalChart, placed: Array, by_theta: Array, gradient: Array
 ) -> None:  # pragma: no cover - compiled
     """Add the derivative by ϑ in front of a gradient."""
     for j in range(by_theta.size):
@@ -233,7 +222,7 @@ def _is_whole(value: float, vector: Array) -> bool:  # pragma: no cover - compil
 
 @compiled
 def evaluate_field(
-    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, position: Array,
+    pattern: FieldPattern, functions: FieldFunctions, chart: MarginalChart, sites: FieldSites, position: Array,
 ) -> FieldState:  # pragma: no cover - compiled  # fmt: skip
     """Evaluate the joint density of (ϑ, z)."""
     d, moves, nothing = chart.centre.size, sites.constants.size == 0, np.zeros(0)
@@ -296,7 +285,7 @@ def evaluate_field(
 
 @compiled
 def follow_field(
-    pattern: FieldPattern, functions: FieldFunctions, chart: FieldChart, sites: FieldSites, position: Array,
+    pattern: FieldPattern, functions: FieldFunctions, chart: MarginalChart, sites: FieldSites, position: Array,
     momentum: Array, gradient: Array, n_steps: int, step_size: float,
 ) -> tuple[int, Array, Array, FieldState]:  # pragma: no cover - compiled  # fmt: skip
     """Make so many steps of half a kick, a rotation and half a kick; stop after one where there is no density.

@@ -18,7 +18,6 @@ from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
 from pymc_rmhmc.latent.field.field_loops import FieldPattern
 from pymc_rmhmc.latent.field.field_path import (
-    FieldChart,
     FieldFunctions,
     FieldSites,
     FieldState,
@@ -39,7 +38,7 @@ from pymc_rmhmc.linalg.compiled.native import (
 __all__ = ["FieldTarget"]
 
 type Array = NDArray[np.float64]
-type Arguments = tuple[FieldPattern, FieldFunctions, FieldChart, FieldSites]
+type Arguments = tuple[FieldPattern, FieldFunctions, MarginalChart, FieldSites]
 # What PyTensor's compiled functions raise where a matrix has no factor, or an operation no value.
 RAISED = (ArithmeticError, ValueError)
 FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.NOT_POSITIVE_DEFINITE)
@@ -169,8 +168,6 @@ class FieldTarget(JointTarget):
             return None
         space = cast("PrecisionSpace", self.conditional(0, theta, held.sites, derivative=False))
         self._structure = space.structure
-        chart = self.chart
-        charted = FieldChart(chart.centre, chart.factor, chart.location, chart.spread, chart.skewness, chart.tail)
         empty, d = np.zeros(0), self.n_theta
         eta, information, trend = np.zeros((2, 0)), np.ones(1), held.trend
         if held.moves:
@@ -187,7 +184,7 @@ class FieldTarget(JointTarget):
             held.sites.linear, held.sites.precision, empty if held.moves else space.constants, eta, information, centre,
             exponents, log_most, which, tilt,
         )  # fmt: skip
-        return space.structure.pattern, functions, charted, sites
+        return space.structure.pattern, functions, self.chart, sites
 
     def _functions(self, theta: Array) -> FieldFunctions | None:
         """Return the model's functions for compiled code; None if Numba has not compiled one."""
