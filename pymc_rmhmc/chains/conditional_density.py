@@ -177,6 +177,11 @@ class HMCCoordinates[Phase]:
     hamiltonian: Any
     plan: Plan
 
+    def failure(self, phase: Phase) -> Failure:
+        """See `Coordinates`."""
+        failure: Failure = self.hamiltonian.failure(phase)
+        return failure
+
     def hmc(self, step_size: float) -> HMC[Phase]:
         """Return the kernel that follows the Hamiltonian's flow, as the plan has it."""
         return HMC(self.hamiltonian, self.plan.integrator, self.plan.trajectory, step_size)

@@ -151,7 +151,8 @@ def _ranks_of(draws: Iterable[np.ndarray]) -> bytes:
     return bytes(min(ranks.tobytes(), (ranks.size + 1.0 - ranks).tobytes()))
 
 
-def _tidy(axis: Axes) -> None:
+def tidy(axis: Axes) -> None:
+    """Draw no line above a figure, nor at its right."""
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
 
@@ -171,7 +172,7 @@ def _draw_ranks(axis: Axes, draws: dict[str, np.ndarray], colours: dict[str, str
     axis.axhline(1.0, color="0.6", lw=0.8, ls=":")
     axis.set(title=f"{parameter}: ranks among all draws", ylim=(0, None), xlim=(0, 1), yticks=[0, 1])
     axis.set(xlabel="normalised rank", ylabel="relative frequency")
-    _tidy(axis)
+    tidy(axis)
 
 
 def _draw_autocorrelation(axis: Axes, draws: dict[str, np.ndarray], colours: dict[str, str], parameter: str) -> None:
@@ -183,7 +184,7 @@ def _draw_autocorrelation(axis: Axes, draws: dict[str, np.ndarray], colours: dic
     axis.axhline(0.0, color="0.6", lw=0.8, ls=":")
     axis.set(title=f"{parameter}: autocorrelation", ylim=(-0.5, 1.05), xlim=(0, MAX_LAG))
     axis.set(xlabel="lag in draws", ylabel="autocorrelation")
-    _tidy(axis)
+    tidy(axis)
 
 
 def _autocorrelation(chain: np.ndarray, lags: int) -> np.ndarray:
@@ -212,7 +213,7 @@ def _draw_energy(axis: Axes, energies: dict[str, np.ndarray | None], colours: di
     axis.set(xlabel="energy, centred", ylabel="density")
     if not shown:
         axis.text(0.5, 0.5, "no energy recorded", ha="center", va="center", transform=axis.transAxes)
-    _tidy(axis)
+    tidy(axis)
 
 
 def _growth(values: np.ndarray) -> tuple[np.ndarray, list[float]]:
@@ -227,7 +228,7 @@ def _draw_growth(axis: Axes, curves: dict[str, tuple[np.ndarray, list[float]]], 
     for name, (costs, sizes) in curves.items():
         axis.plot(costs, sizes, color=colours[name], lw=1.6, marker=".", ms=5)
     axis.set(ylabel="effective draws", ylim=(0, None), xlim=(0, None))
-    _tidy(axis)
+    tidy(axis)
 
 
 def _in_seconds(

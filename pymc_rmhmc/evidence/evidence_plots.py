@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pymc_rmhmc.diagnostics.plots import COLOURS
+from pymc_rmhmc.diagnostics.plots import COLOURS, tidy
 from pymc_rmhmc.errors import ConfigurationError, DataError, shown
 from pymc_rmhmc.evidence.methods.estimate import FEWEST_DRAWS, LEAST_ACCEPTED
 from pymc_rmhmc.usage import called_as
@@ -98,7 +98,7 @@ def plot_evidence(
     if ends and min(first for first, _ in ends) * WIDE < max(last for _, last in ends):
         _logarithmic(axis)
     axis.set(xlabel="seconds", ylabel="log p(y)")
-    _tidy(axis)
+    tidy(axis)
     axis.legend(frameon=False, fontsize="small")
     return axis.figure
 
@@ -274,7 +274,7 @@ def _draw_rungs(axis: Axes, result: xr.Dataset, name: str) -> None:
     elif values.min() > 0.0 and min(values.min(), least or math.inf) * MANIFOLD < values.max():
         axis.set_yscale("log")
     axis.set(title=title, xlabel="β")
-    _tidy(axis)
+    tidy(axis)
     if len(names) > 1:
         axis.legend(frameon=False, fontsize="small")
 
@@ -287,8 +287,3 @@ def _logarithmic(axis: Axes) -> None:
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _tidy(axis: Axes) -> None:
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)

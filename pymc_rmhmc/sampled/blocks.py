@@ -98,11 +98,6 @@ class BlockCoordinates(HMCCoordinates[BlockState]):
         phase: BlockState = self.hamiltonian.state(*where)
         return phase
 
-    def failure(self, phase: BlockState) -> Failure:
-        """See `Coordinates`."""
-        failure: Failure = self.hamiltonian.failure(phase)
-        return failure
-
     def locate(self, phase: BlockState, values: Array | None) -> Location:
         """See `Coordinates`."""
         point, position = phase.density_point, phase.position

@@ -66,10 +66,6 @@ HOPELESS = 1e8
 class _ChartCoordinates[At: (GeneralPoint, ValuePoint)](HMCCoordinates[GaussianState[At]]):
     """What the coordinates share, whose phases stand at points that hold the model's values."""
 
-    def failure(self, phase: GaussianState[At]) -> Failure:
-        """See `Coordinates`."""
-        return phase.point.failure
-
     def locate(self, phase: GaussianState[At], values: Array | None) -> Location:
         """See `Coordinates`."""
         values = self.seen(phase) if values is None else values

@@ -16,7 +16,7 @@ from pymc_rmhmc.chains.conditional_density import HMCCoordinates, Location, Posi
 from pymc_rmhmc.chains.plan import Plan
 from pymc_rmhmc.dynamics.hamiltonian import MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.protocols import PhaseState
-from pymc_rmhmc.errors import Failure, counted, listed
+from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.metrics.graph_metric import MatrixDensity
 from pymc_rmhmc.metrics.sparsity import Partition
@@ -65,11 +65,6 @@ class RiemannianCoordinates(HMCCoordinates[MetricState]):
         """See `Coordinates`: coordinates are the values."""
         phase: MetricState = self.hamiltonian.state(np.ascontiguousarray(values))
         return phase
-
-    def failure(self, phase: MetricState) -> Failure:
-        """See `Coordinates`."""
-        failure: Failure = self.hamiltonian.failure(phase)
-        return failure
 
     def locate(self, phase: MetricState, values: Array | None) -> Location:
         """See `Coordinates`."""
