@@ -297,7 +297,7 @@ def announced(
     return caplog.text, [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-@pytest.mark.parametrize("name", ["a walk about a walk", "a walk in scalars"])
+@pytest.mark.parametrize("name", ["an autoregression in scalars", "a walk in scalars"])
 def test_the_log_and_describe_give_the_advice_once(name, caplog):
     form = FORMS[name]
     model = form.as_written()

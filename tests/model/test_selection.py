@@ -10,6 +10,8 @@ import pytest
 from pymc_rmhmc import describe
 
 N = 12
+# One has none, so that no field is read.
+NEIGHBOURS = np.pad(np.eye(N - 1, k=1) + np.eye(N - 1, k=-1), (0, 1))
 MIXED, FAR = "y mixes distributions", "x lies over 1e+05 prior standard deviations from 0"
 
 
@@ -45,17 +47,15 @@ def part_of_few_values(rng):
 
 
 def maps_in_time(rng):
-    neighbours = np.eye(N, k=1) + np.eye(N, k=-1)
     alpha, tau = pm.Beta("alpha", 2.0, 1.0), pm.Gamma("tau", 2.0, 1.0)
-    first = pm.CAR("first", np.zeros(N), neighbours, alpha, tau)
-    second = pm.CAR("second", first, neighbours, alpha, tau)
+    first = pm.CAR("first", np.zeros(N), NEIGHBOURS, alpha, tau)
+    second = pm.CAR("second", first, NEIGHBOURS, alpha, tau)
     pm.Poisson("y", pt.exp(pt.stack([first, second])), observed=rng.poisson(2.0, size=(2, N)))
 
 
 def map_about_regions(rng):
-    neighbours = np.eye(N, k=1) + np.eye(N, k=-1)
     regions = pm.Normal("regions", pm.Normal("mean"), pm.HalfNormal("between"), shape=3)
-    areas = pm.CAR("areas", regions[np.arange(N) % 3], neighbours, 0.9, pm.Gamma("tau", 2.0, 2.0))
+    areas = pm.CAR("areas", regions[np.arange(N) % 3], NEIGHBOURS, 0.9, pm.Gamma("tau", 2.0, 2.0))
     pm.Poisson("y", pt.exp(areas), observed=rng.poisson(2.0, size=N))
 
 

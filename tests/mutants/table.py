@@ -3002,6 +3002,14 @@ FIELD = [
         "model/test_field_reading.py::test_residuals_are_those_of_pymcs_density[map, neighbours apart]",
     ),
     Mutant(
+        "few-neighbours-about-a-vector-in-the-graphs-chart",
+        "a map about effects of its regions makes a hundredth of the effective draws",
+        "field_or_other._why",
+        "(is_large or is_long or _are_about_a_vector(plan, neighbours))",
+        "(is_large or is_long)",
+        "steps/test_field_steps.py::test_a_few_neighbours_about_a_vector_are_a_field[about regions]",
+    ),
+    Mutant(
         "logarithms-of-exponentials-as-predictors",
         "each observation of a zero-inflated series has three sites in place of one",
         "_Search._straight",

@@ -203,6 +203,17 @@ def test_a_few_neighbours_with_many_effects_are_a_field(n_effects):
     assert ("Gaussian field" in str(describe(model))) == (n_effects == 140)
 
 
+@pytest.mark.parametrize("nested", ["about regions", "under effects", ""])
+def test_a_few_neighbours_about_a_vector_are_a_field(nested):
+    ring = np.roll(np.eye(12), 1, axis=0) + np.roll(np.eye(12), -1, axis=0)
+    with pm.Model() as model:
+        mu, s, t = pm.Normal("mu", 0, 2), pm.HalfNormal("s"), pm.HalfNormal("t")
+        region = pm.Normal("region", mu, t, shape=4)[np.arange(12) // 3] if nested == "about regions" else mu
+        x = pm.CAR("x", mu=region * np.ones(12), W=ring, alpha=0.9, tau=s**-2)
+        pm.Poisson("y", pt.exp(pm.Normal("own", x, t) if nested == "under effects" else x), observed=COUNTS[:12])
+    assert ("Gaussian field" in str(describe(model))) == bool(nested)
+
+
 def test_describe_says_what_the_field_is():
     description = describe(series())
     printed = " ".join(str(description).split())

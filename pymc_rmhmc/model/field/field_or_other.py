@@ -31,7 +31,9 @@ SERIES_AND_MAPS = (AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV, ICARRV, CARR
 class FieldPolicy:
     """Which models the field takes."""
 
-    # Of a series, a map or a running sum: with fewer values its dense matrix costs next to nothing.
+    # Of a series, a map or a running sum: with fewer values its dense matrix costs next to nothing. Not where its prior
+    # mean has another latent vector, or the other way round: no other chart places both. A map of 28 areas about 7
+    # regions with counts made 1 to 12 effective draws a second in the graph's chart, and 3000 to 4400 as a field.
     fewest_neighbours: int = 40
     # Of a model in which there are some: neighbours that are fewer leave dense blocks of all its values together. A map
     # of 36 areas with a walk of 10 and 360 effects made 42 effective draws a second in them, and 297 as a field.
@@ -124,7 +126,8 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     sizes = {v: math.prod(_shape(plan.model, plan.graphs.point, v)) for v in latents}
     neighbours = [v for v in latents if isinstance(core_op(v), SERIES_AND_MAPS)]
     is_large = sum(sizes.values()) >= policy.fewest_in_all
-    if neighbours and (is_large or max(sizes[v] for v in neighbours) >= policy.fewest_neighbours):
+    is_long = any(sizes[v] >= policy.fewest_neighbours for v in neighbours)
+    if neighbours and (is_large or is_long or _are_about_a_vector(plan, neighbours)):
         return f"neighbours in {_named(neighbours)} make a sparse precision"
     summed = [v for v, n in plan.n_summed.items() if n >= policy.fewest_neighbours]
     if summed:
@@ -138,6 +141,17 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     if sum(sizes.values()) >= policy.fewest_effects:
         return f"{_named(latents)} have a sparse precision together"
     return ""
+
+
+def _are_about_a_vector(plan: FieldPlan, neighbours: Sequence[TensorVariable]) -> bool:
+    """Return whether another latent vector is in the prior mean of neighbours, or they in its prior mean."""
+    graphs = plan.graphs
+    vectors = [v for v in plan.choice.latents if _shape(plan.model, graphs.point, v)]
+    for v in vectors:
+        others = [each for each in (vectors if v in neighbours else neighbours) if each is not v]
+        if graphs.bits[graphs.residuals[v].values] & graphs.bits_of(others):
+            return True
+    return False
 
 
 def _chained(plan: FieldPlan) -> list[TensorVariable]:
