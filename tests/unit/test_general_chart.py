@@ -405,6 +405,7 @@ def moyal() -> pm.Model:
         ((pm.Moyal, lambda mu, s: (mu, s)), "name must be the name of a class"),
         (("Moyal", (0.0, 1.0)), r"moments must be a function.*Give register_family\("),
         (("Moyal", None), "moments must be a function"),
+        ((3,), "register_family.. cannot be called like this"),
     ],
 )
 def test_what_cannot_be_registered_is_an_error(rows, arguments, says):

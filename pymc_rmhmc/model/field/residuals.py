@@ -25,6 +25,7 @@ from scipy import linalg, sparse
 from pymc_rmhmc.errors import ConfigurationError, shown
 from pymc_rmhmc.model.forms.priors import root_of
 from pymc_rmhmc.model.graph.graphs import by_python, core_op
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["MOST_EIGENVALUES", "Residuals", "has_residuals", "register_residuals", "residuals_of"]
 
@@ -85,6 +86,7 @@ def residuals_of(variable: TensorVariable, value: TensorVariable) -> Residuals:
     return family(op, value, *variable.owner.op.dist_params(variable.owner))
 
 
+@called_as("register_residuals(pm.Normal, residuals)")
 def register_residuals(distribution: type, function: Callable[..., TensorVariable]) -> None:
     """Let a Gaussian distribution of your own be part of a Gaussian field.
 

@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.model.likelihoods.registry import takes
 from pymc_rmhmc.model.observed.observation import distribution_of
+from pymc_rmhmc.usage import called_as
 
 __all__ = ["Family", "LocationScale", "family_of", "register_family", "registered_families"]
 
@@ -80,6 +81,7 @@ class Family:
 _families: dict[tuple[str, str], Family] = {}
 
 
+@called_as('register_family("Gumbel", lambda mu, beta: (mu, beta))')
 def register_family(name: str, moments: LocationScale, *, transform: str = "") -> None:
     """Tell RMHMC where a distribution lies and how wide it is, so that hierarchies of it are sampled well.
 
