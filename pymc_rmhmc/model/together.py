@@ -24,6 +24,7 @@ from pymc_rmhmc.model.words.refusals import said_once
 
 __all__ = [
     "flat_priors", "no_data_in_words", "plan_together", "read_together", "warnings_of", "with_predictors_or_without",
+    "written_as_sums",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
@@ -134,14 +135,17 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
 
 def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStructure, T | str]:
     """Add advice to what was read: what could be written in another form to be sampled together."""
-    model, latents, sampled = structure.model, structure.latents, structure.variables
-    processes = [
-        v for v in model.free_RVs if v not in sampled and isinstance(v.owner.op, (MvNormalRV, *GAUSSIAN_VECTORS))
-    ]
-    advice = as_a_sum(model, latents, processes) | _by_turns(structure)
+    advice = written_as_sums(structure) | _by_turns(structure)
     if isinstance(joint, str) and joint not in (NO_HYPERPARAMETERS, LATENTS_ALONE):
-        advice |= rows_as_a_product(model, latents)
+        advice |= rows_as_a_product(structure.model, structure.latents)
     return replace(structure, advice=structure.advice | advice), joint
+
+
+def written_as_sums(structure: ModelStructure) -> dict[str, str]:
+    """Return what to write for processes that are the mean of a latent vector: a sum of both is sampled together."""
+    free, sampled, kinds = structure.model.free_RVs, structure.variables, (MvNormalRV, *GAUSSIAN_VECTORS)
+    processes = [v for v in free if v not in sampled and isinstance(v.owner.op, kinds)]
+    return as_a_sum(structure.model, structure.latents, processes)
 
 
 def _by_turns(structure: ModelStructure) -> dict[str, str]:

@@ -282,6 +282,7 @@ class FoundGeneral(FoundWholeModel[GeneralModel]):
     """What is sampled, and why the chart is read from the graph."""
 
     why: str
+    advice: Mapping[str, str]
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
@@ -305,7 +306,8 @@ class FoundGeneral(FoundWholeModel[GeneralModel]):
         ]
         chart = f" ({listed(relative, 'variables', '; ')})" if relative else ""
         rest = left_in_words(self.model, self.names)
-        advised = unread_rows(self.model, self.density_model.variables.variables) | written_as_scalars(self.model)
+        advised = unread_rows(self.model, self.density_model.variables.variables) | dict(self.advice)
+        advised |= written_as_scalars(self.model)
         advice = "".join(f"\n{names}: {text}" for names, text in said_once(advised))
         emulates = self.density_model.is_expensive and plan.may_emulate
         dear = f". The log density is dear: {cost_in_words(self.density_model.gradient_seconds)}" if emulates else ""
@@ -330,4 +332,4 @@ def find_general(
     check_whole_model(model, point, compile_kwargs)
     general = GeneralModel(model, variables, point, found.reading)
     general.bind(point)
-    return FoundGeneral(model, general, found.why)
+    return FoundGeneral(model, general, found.why, found.advice)

@@ -309,6 +309,19 @@ def test_the_log_and_describe_give_the_advice_once(name, caplog):
     assert " ".join(str(description).split()).count(" ".join(advice.split())) == 1
 
 
+def test_a_process_about_a_process_is_advised_as_a_sum_in_the_chart_of_the_graph_too(caplog):
+    near = np.exp(-np.subtract.outer(np.arange(T), np.arange(T)) ** 2.0) + 1e-6 * np.eye(T)
+    with pm.Model() as model:
+        trend = pm.MvNormal("trend", np.zeros(T), cov=pm.HalfNormal("s") * near)
+        f = pm.MvNormal("f", trend, cov=pm.HalfNormal("t") * near)
+        pm.Poisson("y", mu=pm.math.exp(f), observed=SERIES)
+    text, _ = announced(model, caplog)
+    advice = describe(model).advice.get("trend", "")
+    assert "Take trend out of the prior of f" in advice
+    assert 'f_rest = pm.MvNormal("f_rest", mu=0, ...)' in advice
+    assert text.count(advice) == 1
+
+
 @pytest.mark.parametrize("name", ["walks in rows", "Normals that sum to zero", "a linear stochastic equation"])
 def test_naming_what_is_not_read_brings_the_advice(name):
     form = FORMS[name]

@@ -1493,6 +1493,14 @@ MODEL = [
         "model/test_selection.py::test_the_graphs_chart_is_taken[maps_in_time-first is in the prior mean of second]",
     ),
     Mutant(
+        "sums-not-advised-in-the-graphs-chart",
+        "a process that is the mean of another makes 3 effective draws of 2000, and nobody says that a sum makes 1000",
+        "chosen",
+        "return InGraphChart(why, reading=reading, advice=written_as_sums(structure))",
+        "return InGraphChart(why, reading=reading)",
+        "model/test_advice.py::test_a_process_about_a_process_is_advised_as_a_sum_in_the_chart_of_the_graph_too",
+    ),
+    Mutant(
         "maps-about-effects-in-blocks",
         "areas around regions around a mean: a fortieth of the effective draws a second",
         "_vectors_above",

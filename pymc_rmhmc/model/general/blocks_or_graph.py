@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pymc as pm
@@ -36,7 +36,7 @@ from pymc_rmhmc.model.graph.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.observed.observation import Observation, names_of
 from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
-from pymc_rmhmc.model.together import with_predictors_or_without
+from pymc_rmhmc.model.together import with_predictors_or_without, written_as_sums
 
 __all__ = ["InGraphChart", "blocks_or_graph", "continuous_variables"]
 
@@ -98,11 +98,14 @@ class InGraphChart:
         What says that the model has no latent Gaussian block.
     reading : GraphReading or None
         What has been read of the graph already.
+    advice : mapping of str to str
+        What to write for processes that are the mean of another, whose sum would be sampled in their covariances.
     """
 
     why: str
     error: UnsupportedModelError | None = None
     reading: GraphReading | None = None
+    advice: Mapping[str, str] = field(default_factory=dict)
 
 
 def blocks_or_graph[T](
@@ -119,14 +122,16 @@ def blocks_or_graph[T](
         return field_asked_for(model, point)
     if chart == "latent":
         return with_predictors_or_without(model, build)
-    field = as_field(model, point)
-    if field is not None:
-        return field
+    found = as_field(model, point)
+    if found is not None:
+        return found
 
     def chosen(structure: ModelStructure) -> T | InGraphChart:
         reading = GraphReading(model, continuous_variables(model), point)
         why = _why_general(structure, reading)
-        return InGraphChart(why, reading=reading) if why else build(structure)
+        if not why:
+            return build(structure)
+        return InGraphChart(why, reading=reading, advice=written_as_sums(structure))
 
     try:
         return with_predictors_or_without(model, chosen)

@@ -390,7 +390,8 @@ def _general(model: pm.Model, point: Point, found: InGraphChart, *, emulates: bo
         reasons = {name: str(hopeless) for name in steps}
         return ModelDescription((), "", (), str(hopeless), steps, reasons, {} if error is None else error.advice)
     steps, reasons = _left_over(model, reading.variables)
-    advice = unread_rows(model, reading.variables) | (written_as_scalars(model) if error is None else error.advice)
+    advice = unread_rows(model, reading.variables) | dict(found.advice)
+    advice |= written_as_scalars(model) if error is None else error.advice
     n_values = sum(map(math.prod, reading.shapes.values()))
     # There is no emulator of a density that another step changes, or on a circle.
     is_dear = emulates and not (steps or reading.periods) and is_expensive(n_values, reading.gradient_seconds)
