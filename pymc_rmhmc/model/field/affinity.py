@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +20,10 @@ from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_rmhmc.model.field.contrasts import contrasts_of
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
 from pymc_rmhmc.model.field.running_sum import running_sum
-from pymc_rmhmc.model.graph.graphs import by_python, core_op, inlined, value_inputs
+from pymc_rmhmc.model.graph.graphs import by_python, core_op, inlined, replaced, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -48,6 +49,8 @@ class FieldObservation:
         The sum of its log density, an expression of value variables.
     predictors : tuple of TensorVariable
         The nodes of that expression, or of the registered likelihood's, that are affine in the latent values.
+    shapes : tuple of tuple
+        Of these.
     likelihood : Likelihood, optional
         The registered one, of which there is one predictor.
     parameters, data : dict, TensorVariable
@@ -57,10 +60,15 @@ class FieldObservation:
     variable: TensorVariable
     log_density: TensorVariable
     predictors: tuple[TensorVariable, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
     likelihood: Likelihood | None = None
     parameters: Mapping[str, TensorVariable] = field(default_factory=dict)
     offset: TensorVariable | None = None
     data: TensorVariable | None = None
+
+    def apart_from_predictors(self) -> TensorVariable:
+        """Return the log density as a function of predictors, which reads no latent value."""
+        return replaced([self.log_density], {each: each.type() for each in self.predictors})[0]
 
 
 class FieldGraphs:
@@ -116,7 +124,7 @@ class FieldGraphs:
         parameters = {name: self._found["r", variable, name] for name in likelihood.parameters}
         data = self.model.rvs_to_values[variable]
         return FieldObservation(
-            variable, density, (self._found["eta", variable],), likelihood, parameters,
+            variable, density, (self._found["eta", variable],), (), likelihood, parameters,
             self._found.get(("o", variable)), data,
         )  # fmt: skip
 
@@ -350,7 +358,7 @@ class _Search:
             (eta,) = observation.predictors
             others = [*observation.parameters.values(), *([] if observation.offset is None else [observation.offset])]
             if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
-                return observation
+                return replace(observation, shapes=(graphs.probe.shapes[eta],))
         ends: dict[TensorVariable, None] = {}
         known, straight = set(seen.still), self._straight(mask, seen)
         for each in graphs.inputs_of(variable):
@@ -363,7 +371,20 @@ class _Search:
         beyond = toposort([observation.log_density], blockers=list(ends))
         if any(running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
             return f"{variable.name} reads it through a running sum of products"
-        return FieldObservation(variable, observation.log_density, tuple(ends))
+        return self._of_contrasts(variable, observation.log_density, list(ends))
+
+    def _of_contrasts(
+        self, variable: TensorVariable, log_density: TensorVariable, predictors: list[TensorVariable]
+    ) -> FieldObservation:
+        """Return an observation of these predictors, each without what the log density does not see of it."""
+        graphs = self._graphs
+        shapes = [graphs.probe.shapes[each] for each in predictors]
+        for i, predictor in enumerate(predictors):
+            found = contrasts_of(graphs.model, log_density, predictor, shapes[i], graphs.point)
+            if found is not None:
+                predictors[i], log_density = found
+                shapes[i] = (*shapes[i][:-1], int(predictors[i].type.shape[-1]))
+        return FieldObservation(variable, log_density, tuple(predictors), tuple(shapes))
 
     def _straight(self, mask: int, seen: Affine) -> set[Variable]:
         """Return the nodes that are affine as all are that they are made of: not the logarithm of an exponential."""

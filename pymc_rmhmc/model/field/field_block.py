@@ -38,19 +38,15 @@ class PredictorTerms:
     ----------
     observation : FieldObservation
         With expressions of value variables.
-    shapes : sequence of tuple
-        Of its predictors.
     first : int
         Where their values begin among the sites.
     theta : Hyperparameters
         The hyperparameters.
     """
 
-    def __init__(
-        self, observation: FieldObservation, shapes: Sequence[tuple[int, ...]], first: int, theta: Hyperparameters
-    ) -> None:
-        self._observation, self._shapes, self._first, self._theta = observation, tuple(shapes), first, theta
-        self.size = sum(math.prod(shape) for shape in shapes)
+    def __init__(self, observation: FieldObservation, first: int, theta: Hyperparameters) -> None:
+        self._observation, self._first, self._theta = observation, first, theta
+        self.size = sum(math.prod(shape) for shape in observation.shapes)
         parameters = theta.place([p.astype("float64") for p in observation.parameters.values()])
         self._parameters = dict(zip(observation.parameters, parameters, strict=True))
 
@@ -88,7 +84,7 @@ class PredictorTerms:
     def _parts(self, eta: TensorVariable) -> list[TensorVariable]:
         """Return the predictors' values in their shapes."""
         made, first = [], self._first
-        for node, shape in zip(self._observation.predictors, self._shapes, strict=True):
+        for node, shape in zip(self._observation.predictors, self._observation.shapes, strict=True):
             size = math.prod(shape)
             part = eta[first] if shape == () else eta[first : first + size].reshape(shape)
             made.append(pt.specify_shape(part.astype(node.dtype), node.type.shape))

@@ -74,7 +74,8 @@ class FieldPlan:
         except NotSparse:
             return DENSE
         found = ReadField(self, affine, moving)
-        foreign = [str(v.name) for v in value_inputs(self.model, found.rest) if v in self.latent_values]
+        apart = [o.apart_from_predictors() for o in self.choice.observations if o.likelihood is None]
+        foreign = [str(v.name) for v in value_inputs(self.model, [*found.rest, *apart]) if v in self.latent_values]
         if foreign:
             return f"a density that it has no part in reads {listed(foreign)}"
         if not found.agrees(theta):
@@ -85,12 +86,6 @@ class FieldPlan:
     def latent_values(self) -> list[TensorVariable]:
         """The value variables of x."""
         return [self.graphs.values[v] for v in self.choice.latents]
-
-    @cached_property
-    def shapes(self) -> list[list[tuple[int, ...]]]:
-        """The shapes of predictors by observation."""
-        known = self.graphs.probe.shapes
-        return [[known[p] for p in o.predictors] for o in self.choice.observations]
 
     @cached_property
     def expressions(self) -> AffineExpressions:
@@ -212,8 +207,8 @@ class ReadField:
         sizes = [part.stop - part.start for part in self.affine.blocks]
         values = {str(plan.graphs.values[v].name): n for v, n in zip(choice.latents, sizes, strict=True)}
         observed, first = [], 0
-        for each, shapes in zip(choice.observations, plan.shapes, strict=True):
-            observed.append(PredictorTerms(each, shapes, first, theta))
+        for each in choice.observations:
+            observed.append(PredictorTerms(each, first, theta))
             first += observed[-1].size
         normaliser = self._log_normalisers().sum()
         name = " + ".join(str(v.name) for v in choice.latents)
