@@ -139,6 +139,12 @@ def softmax():
     pm.Categorical("y", p=p, observed=RNG.integers(3, size=40))
 
 
+def classes():
+    s = pm.HalfNormal("s", 1, shape=3)
+    u = pm.Normal("u", 0, s, shape=(6, 3))
+    pm.Categorical("y", logit_p=u[GROUP], observed=RNG.integers(3, size=40))
+
+
 def discrimination():
     s = pm.HalfNormal("s")
     ability, b = pm.Normal("ability", 0, 1, shape=6), pm.Normal("b", 0, s, shape=4)
@@ -239,6 +245,7 @@ READ = {
     "zero-inflated walk": Read(zero_inflated, {"walk", "day"}, (1,)),
     "mean and log scale": Read(mean_and_scale, {"a", "b", "mu", "ls"}, (2,)),
     "softmax": Read(softmax, {"a", "mu"}, (1,)),
+    "classes": Read(classes, {"u"}, (1,)),
     "discrimination": Read(discrimination, {"ability", "b"}, (1,)),
     "scalars in a loop": Read(loop, {f"x{t}" for t in range(12)}, (1,)),
     "missing observations": Read(missing, {"walk", "y_unobserved"}, ()),
@@ -309,6 +316,21 @@ def test_the_density_of_a_field_is_the_models(name):
     assert tuple(len(each.predictors) for each in plan.choice.observations) == row.predictors
     assert len(joint.blocks[0].maps.dense) == row.dense
     check_density(Placed(model, joint))
+
+
+@pytest.mark.parametrize("build", [softmax, classes])
+def test_what_all_classes_share_has_no_site(build):
+    """With a class of reference or without, three classes are two contrasts, whose mean information is nearly diagonal.
+
+    Of two classes and a third its off-diagonal is half as large as its diagonal.
+    """
+    plan, joint = joint_of(model_of(build))
+    (observed,), (block,) = plan.choice.observations, joint.blocks
+    assert observed.shapes == ((40, 2),)
+    theta, eta = np.zeros(joint.theta.size), RNG.standard_normal((200, block.n_sites))
+    slopes = np.concatenate([block.likelihood(theta, each)[1].reshape(40, 2) for each in eta])
+    square = slopes.T @ slopes / len(slopes)
+    assert abs(square[0, 1]) < 0.1 * min(square[0, 0], square[1, 1])
 
 
 def check_density(placed: Placed) -> None:

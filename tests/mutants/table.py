@@ -461,6 +461,22 @@ GEOMETRY = [
         "unit/test_joint_chart.py::test_the_joint_gradient_matches_differences",
     ),
     Mutant(
+        "contrasts-that-nothing-reads",
+        "classes are observed by nobody, and the prior is sampled",
+        "contrasts_of",
+        "return contrasts, replaced([log_density], {predictor: _like(contrasts @ basis.T, predictor)})[0]",
+        "return contrasts, log_density",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
+    ),
+    Mutant(
+        "contrast-left-out",
+        "the data say less of the classes than they do",
+        "_basis",
+        "return np.asarray(directions[sizes > ROUNDING * sizes[0]].T)",
+        "return np.asarray(directions[: max(1, (sizes > ROUNDING * sizes[0]).sum() - 1)].T)",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
+    ),
+    Mutant(
         "tilt-without-its-pullback",
         "hyperparameters are led by a gradient that lacks what moves b",
         "_sites_pullback",

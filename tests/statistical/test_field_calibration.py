@@ -204,6 +204,23 @@ class TwoPredictors(Crossed):
         return latents["mu"] + latents["a"][FIRST] + scale * rng.normal(size=12)
 
 
+class Classes(Problem):
+    """Groups in the logits of three classes."""
+
+    scales: ClassVar = {"s": (-0.2, 0.4)}
+    n_noise, n_data = 9, 12
+
+    def build(self, held, data):
+        u = pm.Normal("u", 0, held["s"], shape=(3, 3))
+        pm.Categorical("y", logit_p=u[FIRST], observed=data)
+
+    def latents(self, held, noise):
+        return {"u": held["s"] * noise.reshape(3, 3)}
+
+    def observe(self, held, latents, rng):
+        return np.argmax(latents["u"][FIRST] + rng.gumbel(size=(12, 3)), axis=1)
+
+
 class NormalData(Crossed):
     """No site is left: given hyperparameters, the latent values are drawn from their conditional."""
 
@@ -257,10 +274,11 @@ class IntrinsicMap(Problem):
 
 PROBLEMS = {
     "series": Series(), "counts": Counts(), "crossed effects": Crossed(), "two predictors": TwoPredictors(),
+    "classes": Classes(),
     "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
 }  # fmt: skip
-# Twelve tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 12 / 3
+# Fourteen tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 14 / 3
 
 
 @dataclass
