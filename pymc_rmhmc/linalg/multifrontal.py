@@ -22,14 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import splu
 
 from pymc_rmhmc.linalg.banded import log_of_product
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, invert_in_place
 from pymc_rmhmc.linalg.compiled.blas import multiply_by_triangle, subtract_product
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
 
-__all__ = ["Fronts", "factorise_fronts", "find_fronts", "minimum_degree", "select_fronts", "solve_fronts"]
+__all__ = ["Fronts", "factorise_fronts", "find_fronts", "select_fronts", "solve_fronts"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -38,8 +37,6 @@ type Indices = NDArray[np.int64]
 # its rows below begin in the list of all, where its update begins, and its first descendant.
 START, COLUMNS, ROWS, PANEL, PARENT, BELOW, WORK, FIRST = range(8)
 N_FACTS = 8
-# Rows that nearly everything reads are left to the end, by AMD's rule: more neighbours than 10 sqrt(n).
-DENSE_FROM = 10.0
 # Fronts are joined while few of the joint panel's entries are zeros, or while they are small.
 ZEROS, WIDEST, SMALL_COLUMNS, SMALL_ROWS = 0.25, 256, 8, 16
 # Multiplications k m² from which on BLAS is faster than loops, for the factor and for the inverse.
@@ -75,30 +72,19 @@ class Fronts:
     n_factor: int
 
 
-def minimum_degree(pattern: sp.csr_array) -> Indices:
-    """Return a fill-reducing order: SciPy's minimum degree, from an LU factor that is thrown away."""
-    n = pattern.shape[0]
-    degrees = np.diff(pattern.indptr)
-    last = np.flatnonzero(degrees > max(16.0, DENSE_FROM * np.sqrt(n)))
-    if last.size == n:
-        return np.arange(n, dtype=np.int64)
-    others = np.setdiff1d(np.arange(n, dtype=np.int64), last)
-    inner = pattern if last.size == 0 else pattern[others][:, others]
-    dominant = sp.csc_matrix(inner + sp.diags_array(np.diff(inner.indptr).astype(float)))
-    factor = splu(dominant, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    return np.concatenate([others[np.argsort(factor.perm_c)], last])
+def find_fronts(pattern: sp.csr_array, order: Indices, n_last: int = 0) -> Fronts:
+    """Return the fronts of a symmetric pattern with a full diagonal, eliminated in about this order.
 
-
-def find_fronts(pattern: sp.csr_array, order: Indices) -> Fronts:
-    """Return the fronts of a symmetric pattern with a full diagonal, eliminated in about this order."""
+    The last `n_last` rows of the order, all of which must be neighbours, are a front by themselves, and remain last.
+    """
     ordered = _ordered(pattern, order)
     parent = _elimination_tree(ordered.indptr, ordered.indices)
-    later = _postorder(parent)
+    later = _postorder(parent)  # of its children each of the last rows has the one before it as the last
     order, ordered = order[later], _ordered(ordered, later)
     parent = _relabelled(parent, later)
     pointers, rows = _factor_rows(ordered.indptr, ordered.indices, parent)
     counts = np.diff(pointers)
-    starts = _join_columns(parent, counts)
+    starts = _join_columns(parent, counts, parent.size - n_last)
     # Within a front each column's parent is the next, so that the last column's rows are all that is below.
     n_columns = np.diff(starts, append=parent.size)
     last = starts + n_columns - 1
@@ -242,18 +228,21 @@ def _factor_rows(
 
 
 @compiled
-def _join_columns(parent: Indices, counts: Indices) -> Indices:  # pragma: no cover - compiled
-    """Return the first columns of the fronts: equal ones together, then each with its last child while that pays."""
+def _join_columns(parent: Indices, counts: Indices, apart: int) -> Indices:  # pragma: no cover - compiled
+    """Return the first columns of the fronts: equal ones together, then each with its last child while that pays.
+
+    Columns from `apart` on are joined with no earlier ones.
+    """
     n = parent.size
     starts, widths, heights, zeros = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.zeros(n)
     n_fronts, end = 0, 0
     while end < n:
         start = end
         end += 1
-        while end < n and parent[end - 1] == end and counts[end - 1] == counts[end] + 1:
+        while end < n and end != apart and parent[end - 1] == end and counts[end - 1] == counts[end] + 1:
             end += 1
         width, height, empty = end - start, counts[start], 0.0
-        while n_fronts > 0 and parent[start - 1] == start:
+        while n_fronts > 0 and start < apart and parent[start - 1] == start:
             before = n_fronts - 1
             wider, higher = width + widths[before], height + widths[before]
             more = empty + zeros[before] + widths[before] * (higher - heights[before])
@@ -290,10 +279,15 @@ def _place_updates(table: Indices, n_panels: int) -> int:  # pragma: no cover - 
 
 
 @compiled
-def factorise_fronts(table: Indices, in_parent: Indices, flat: Array) -> float:  # pragma: no cover - compiled
-    """Factorise in place; return the log determinant, nan if the matrix is not positive definite."""
-    pivots = np.empty(table[-1, START] + table[-1, COLUMNS])
-    for s in range(table.shape[0]):
+def factorise_fronts(
+    table: Indices, in_parent: Indices, n_closed: int, flat: Array
+) -> float:  # pragma: no cover - compiled
+    """Factorise the first fronts in place; return the log determinant, nan if the matrix is not positive definite.
+
+    Of a last front that is not closed, the panel is left with what the others take from it.
+    """
+    pivots = np.ones(table[-1, START] + table[-1, COLUMNS])
+    for s in range(n_closed):
         k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
         r, is_leaf, is_small = m - k, table[s, FIRST] == s, k * m * m <= FOR_BLAS
         if is_leaf:
@@ -419,12 +413,16 @@ def _send_update(table: Indices, s: int, in_parent: Indices, flat: Array) -> Non
 
 
 @compiled
-def solve_fronts(table: Indices, rows: Indices, flat: Array, vectors: Array) -> None:  # pragma: no cover - compiled
-    """Overwrite vectors (r, n) with the inverse times each, two at once."""
+def solve_fronts(
+    table: Indices, rows: Indices, flat: Array, vectors: Array, forward: bool, backward: bool
+) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors (r, n) with ``L⁻¹`` times each, then with ``L⁻ᵀ``, or either alone; two at once."""
     for t in range(0, vectors.shape[0], 2):
         second = vectors[t + 1] if t + 1 < vectors.shape[0] else np.zeros(vectors.shape[1])
-        _forward_pair(table, rows, flat, vectors[t], second)
-        _backward_pair(table, rows, flat, vectors[t], second)
+        if forward:
+            _forward_pair(table, rows, flat, vectors[t], second)
+        if backward:
+            _backward_pair(table, rows, flat, vectors[t], second)
 
 
 @compiled_in_any_order
@@ -479,10 +477,10 @@ def _backward_pair(
 
 @compiled
 def select_fronts(
-    table: Indices, in_parent: Indices, flat: Array, inverse: Array
+    table: Indices, in_parent: Indices, n_closed: int, flat: Array, inverse: Array
 ) -> None:  # pragma: no cover - compiled
-    """Write the entries of the inverse at the places of the matrix."""
-    for s in range(table.shape[0] - 1, -1, -1):
+    """Write the entries of the inverse at the places of the first fronts, given those of a last one."""
+    for s in range(n_closed - 1, -1, -1):
         k, m, start, at = table[s, COLUMNS], table[s, ROWS], table[s, PANEL], table[s, WORK]
         r, end = m - k, start + k * m
         if k == 1 and table[s, FIRST] == s:

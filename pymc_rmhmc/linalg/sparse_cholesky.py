@@ -3,7 +3,8 @@
 A layout is found once for a pattern. The matrix is one flat array: 0 but at `SparseLayout.places` of its entries, one
 of each pair (i, j), (j, i). Compiled code factorises it in place, solves, and writes the entries of the inverse at the
 same places. Two kinds: a band with a dense border (`banded`), and fronts (`multifrontal`). The choice is by seconds
-predicted from the counts of operations.
+predicted from the counts of operations. On fronts a number of last rows may be left out of the factor: whoever asks for
+that has the rest of the matrix at them, and its inverse by other means.
 
     layout = sparse_layout(pattern)
     flat = np.zeros(layout.n_stored)
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import splu
 
 from pymc_rmhmc.linalg.banded import band_order, factorise_band, select_band, solve_band
 from pymc_rmhmc.linalg.compiled.compilation import compiled
@@ -30,13 +32,15 @@ from pymc_rmhmc.linalg.multifrontal import (
     Fronts,
     factorise_fronts,
     find_fronts,
-    minimum_degree,
     row_in_front,
     select_fronts,
     solve_fronts,
 )
 
-__all__ = ["BAND", "FRONTS", "CostModel", "SparseLayout", "factorise", "select", "solve", "sparse_layout"]
+__all__ = [
+    "BAND", "FRONTS", "CostModel", "SparseLayout", "factorise", "last_panel", "select", "solve", "sparse_layout",
+    "substitute",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -87,6 +91,8 @@ class CostModel:
 
 
 COSTS = CostModel()
+# Rows that nearly everything reads are left to the end, by AMD's rule: more neighbours than 10 sqrt(n).
+DENSE_FROM = 10.0
 # Columns that a border may take without being asked to, and how many times as many neighbours as the next they have.
 WIDEST_BORDER, GAP = 16, 1.5
 
@@ -146,8 +152,9 @@ class SparseLayout:
 
 
 def sparse_layout(
-    pattern: sp.sparray | sp.spmatrix, *, kind: int | None = None, dense_columns: NDArray[np.integer] | None = None
-) -> SparseLayout:
+    pattern: sp.sparray | sp.spmatrix, *, kind: int | None = None, dense_columns: NDArray[np.integer] | None = None,
+    n_open: int = 0,
+) -> SparseLayout:  # fmt: skip
     """Find the layout of a symmetric matrix for which factor, solves and inverse are fastest.
 
     Parameters
@@ -158,11 +165,17 @@ def sparse_layout(
         `BAND` or `FRONTS`, to force one.
     dense_columns : ndarray, optional
         Columns that nearly every row reads: they go into the border of a band.
+    n_open : int
+        So many last rows, all of them neighbours, are left out of the factor, and remain the last.
     """
     given = sp.csr_array(pattern, dtype=float)
     given.data = np.ones(given.nnz)
     full = sp.csr_array(given + given.T + sp.eye_array(given.shape[0]))
     full.data = np.ones(full.nnz)
+    if n_open:
+        order, first = minimum_degree(full, np.inf), full.shape[0] - n_open
+        order = np.concatenate([order[order < first], np.arange(first, full.shape[0])])
+        return _front_layout(find_fronts(full, order, n_open), n_open)
     if kind == FRONTS:
         return _front_layout(find_fronts(full, minimum_degree(full)))
     band, cost = _best_band(full, np.empty(0, np.int64) if dense_columns is None else np.unique(dense_columns))
@@ -170,6 +183,20 @@ def sparse_layout(
         return band
     fronts = find_fronts(full, minimum_degree(full))
     return band if cost < COSTS.fronts(fronts) else _front_layout(fronts)
+
+
+def minimum_degree(pattern: sp.csr_array, dense_from: float = DENSE_FROM) -> Indices:
+    """Return a fill-reducing order: SciPy's minimum degree, from an LU factor that is thrown away."""
+    n = pattern.shape[0]
+    degrees = np.diff(pattern.indptr)
+    last = np.flatnonzero(degrees > max(16.0, dense_from * np.sqrt(n)))
+    if last.size == n:
+        return np.arange(n, dtype=np.int64)
+    others = np.setdiff1d(np.arange(n, dtype=np.int64), last)
+    inner = pattern if last.size == 0 else pattern[others][:, others]
+    dominant = sp.csc_matrix(inner + sp.diags_array(np.diff(inner.indptr).astype(float)))
+    factor = splu(dominant, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    return np.concatenate([others[np.argsort(factor.perm_c)], last])
 
 
 def _best_band(full: sp.csr_array, dense_columns: Indices) -> tuple[SparseLayout, float]:
@@ -205,8 +232,8 @@ def _band_layout(full: sp.csr_array, border: Indices) -> SparseLayout:
     return SparseLayout(n, n_stored, np.concatenate([inner[order], border]), BAND, (counts, none, none, none))
 
 
-def _front_layout(fronts: Fronts) -> SparseLayout:
-    counts = np.array([fronts.table.shape[0], 0, 0], dtype=np.int64)
+def _front_layout(fronts: Fronts, n_open: int = 0) -> SparseLayout:
+    counts = np.array([fronts.table.shape[0] - (n_open > 0), 0, 0], dtype=np.int64)
     index = (counts, fronts.table.ravel(), fronts.rows, fronts.in_parent)
     return SparseLayout(fronts.order.size, fronts.n_stored, fronts.order, FRONTS, index)
 
@@ -217,7 +244,7 @@ def factorise(kind: int, index: tuple[Indices, ...], flat: Array) -> float:  # p
     counts, table, _, in_parent = index
     if kind == BAND:
         return factorise_band(counts[0], counts[1], counts[2], flat)
-    return factorise_fronts(table.reshape(counts[0], N_FACTS), in_parent, flat)
+    return factorise_fronts(table.reshape(-1, N_FACTS), in_parent, counts[0], flat)
 
 
 @compiled
@@ -227,7 +254,7 @@ def solve(kind: int, index: tuple[Indices, ...], flat: Array, vectors: Array) ->
     if kind == BAND:
         solve_band(counts[0], counts[1], counts[2], flat, vectors)
     else:
-        solve_fronts(table.reshape(counts[0], N_FACTS), rows, flat, vectors)
+        solve_fronts(table.reshape(-1, N_FACTS), rows, flat, vectors, True, True)
 
 
 @compiled
@@ -237,4 +264,21 @@ def select(kind: int, index: tuple[Indices, ...], flat: Array, inverse: Array) -
     if kind == BAND:
         select_band(counts[0], counts[1], counts[2], flat, inverse)
     else:
-        select_fronts(table.reshape(counts[0], N_FACTS), in_parent, flat, inverse)
+        select_fronts(table.reshape(-1, N_FACTS), in_parent, counts[0], flat, inverse)
+
+
+@compiled
+def substitute(
+    index: tuple[Indices, ...], flat: Array, vectors: Array, backward: bool
+) -> None:  # pragma: no cover - compiled
+    """Overwrite vectors (r, n) with ``L⁻¹``, or ``L⁻ᵀ``, times each, for fronts of which last rows are left out."""
+    counts, table, rows, _ = index
+    solve_fronts(table.reshape(-1, N_FACTS)[: counts[0]], rows, flat, vectors, not backward, backward)
+
+
+@compiled
+def last_panel(index: tuple[Indices, ...], flat: Array) -> Array:  # pragma: no cover - compiled
+    """Return the last front's panel (k, k), of which the upper triangle counts."""
+    table = index[1].reshape(-1, N_FACTS)
+    k, start = table[-1, COLUMNS], table[-1, PANEL]
+    return flat[start : start + k * k].reshape(k, k)

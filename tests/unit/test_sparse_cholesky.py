@@ -8,7 +8,16 @@ import pytest
 import scipy.sparse as sp
 
 from pymc_rmhmc.linalg.multifrontal import COLUMNS, N_FACTS, ROWS
-from pymc_rmhmc.linalg.sparse_cholesky import BAND, FRONTS, factorise, select, solve, sparse_layout
+from pymc_rmhmc.linalg.sparse_cholesky import (
+    BAND,
+    FRONTS,
+    factorise,
+    last_panel,
+    select,
+    solve,
+    sparse_layout,
+    substitute,
+)
 
 
 def _from_pairs(n, pairs):
@@ -92,6 +101,22 @@ PATTERNS = {
     "crossed": _crossed(200, 15, 900),
 }
 BOTH = [(name, kind) for name in PATTERNS for kind in (BAND, FRONTS)]
+
+
+def _with_full_end(pattern, count):
+    """A pattern whose last rows are all neighbours."""
+    end = sp.csr_array((pattern.shape[0] - count,) * 2)
+    return sp.csr_array(pattern + sp.block_diag([end, np.ones((count, count))]))
+
+
+LEFT_OUT = {
+    "season": (_with_full_end(_season(60, 7), 7), 7),
+    "random": (_with_full_end(_random(120, 150), 9), 9),
+    "islands that read none": (_with_full_end(PATTERNS["islands"], 5), 5),
+    "each reads one": (_with_full_end(_from_pairs(15, [(i, 10 + i % 5) for i in range(10)]), 5), 5),
+    "several panels": (_with_full_end(_crossed(300, 110, 900), 110), 110),
+    "all": (PATTERNS["dense"], 50),
+}
 
 
 class Case:
@@ -281,3 +306,28 @@ def test_what_is_not_in_the_pattern_is_never_dense():
     layout = sparse_layout(_with_dense(_chain(100_000), 3))
     assert layout.kind == BAND
     assert layout.n_stored == 500_000 + 9
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_rows_that_are_left_out_have_what_the_others_take_from_them(name):
+    pattern, count = LEFT_OUT[name]
+    layout = sparse_layout(pattern, n_open=count)
+    case, n = Case(pattern, layout), pattern.shape[0]
+    first, matrix = n - count, case.matrix
+    np.testing.assert_array_equal(layout.order[first:], np.arange(first, n))
+    above, beside = matrix[:first, :first], matrix[:first, first:]
+    left = matrix[first:, first:] - beside.T @ np.linalg.solve(above, beside)
+    exact = np.linalg.slogdet(above)[1] if first else 0.0
+    assert case.factorised() == pytest.approx(exact, rel=1e-10, abs=1e-10)
+    np.testing.assert_allclose(np.triu(last_panel(layout.index, case.flat)), np.triu(left), rtol=1e-10, atol=1e-10)
+    vectors = np.random.default_rng(5).standard_normal((3, n))
+    made = np.ascontiguousarray(vectors[:, layout.order])
+    substitute(layout.index, case.flat, made, False)
+    made[:, first:] = np.linalg.solve(left, made[:, first:].T).T
+    substitute(layout.index, case.flat, made, True)
+    np.testing.assert_allclose(made, np.linalg.solve(matrix, vectors.T).T[:, layout.order], rtol=1e-9, atol=1e-9)
+    inverse, exact_inverse = np.zeros(layout.n_stored), np.linalg.inv(matrix)
+    last_panel(layout.index, inverse)[:] = exact_inverse[first:, first:]
+    select(layout.kind, layout.index, case.flat, inverse)
+    found = inverse[layout.places(case.rows, case.columns)]
+    np.testing.assert_allclose(found, exact_inverse[case.rows, case.columns], rtol=1e-9, atol=1e-9)
