@@ -190,6 +190,15 @@ def test_both_kinds_of_factor_are_among_these_fields():
     assert kinds["many pairs"] == FRONTS
 
 
+def test_no_run_of_entries_has_both_constants_and_values(maps):
+    """Of a run the columns are not looked at one by one: a constant's is beyond the vector of values."""
+    pattern = FieldStructure(maps).pattern
+    for rows in (pattern.residuals, pattern.predictors):
+        for _, first, size, _, _ in rows.run:
+            is_constant = rows.column[first : first + size] == maps.size
+            assert is_constant.all() or not is_constant.any()
+
+
 def test_the_evidence_is_what_normalises_prior_times_sites(space, dense):
     assert space.log_evidence == pytest.approx(dense.log_evidence, rel=1e-10, abs=1e-10)
 

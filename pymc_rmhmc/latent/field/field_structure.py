@@ -71,7 +71,7 @@ class FieldStructure:
         self.place_of = np.empty(order.size, np.int64)
         self.place_of[order] = np.arange(order.size)
         rows = self._entries(maps.residuals, -1.0), self._entries(maps.predictors, 1.0)
-        residuals, predictors = (_sparse_rows(*each) for each in zip(rows, self._n_rows, strict=True))
+        residuals, predictors = (_sparse_rows(*each, maps.size) for each in zip(rows, self._n_rows, strict=True))
         places, products = self._products(*rows)
         self.pattern = FieldPattern(
             self.layout.kind, self.layout.index, self.layout.n_stored, residuals, predictors, products,
@@ -167,11 +167,11 @@ def _pattern(rows: AffineRows, size: int) -> sparse.csr_array:
     return sparse.csr_array((np.ones(rows.row.size), (rows.row, rows.column)), shape=(rows.n_rows, size))
 
 
-def _sparse_rows(entries: Entries, n_rows: int) -> SparseRows:
-    """Return rows with their entries in runs."""
+def _sparse_rows(entries: Entries, n_rows: int, constant: int) -> SparseRows:
+    """Return rows with their entries in runs, of constants alone or of none."""
     row, column, coefficient, number = entries
     begins = np.ones(row.size, bool)
-    begins[1:] = (np.diff(row) != 1) | (np.diff(number) != 0)
+    begins[1:] = (np.diff(row) != 1) | (np.diff(number) != 0) | np.diff(column == constant)
     first, which = np.flatnonzero(begins), np.cumsum(begins) - 1
     one_column = np.bincount(which, column != column[first][which], first.size) == 0.0
     run = np.column_stack((row[first], first, np.diff(first, append=row.size), number[first], one_column))
