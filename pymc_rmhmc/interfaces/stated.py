@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "AffineRows", "FieldMaps", "StatedCoefficients", "StatedDense", "StatedField", "StatedKronecker", "StatedPrior",
-    "StatedVector",
+    "AffineRows", "FieldKernel", "FieldMaps", "StatedCoefficients", "StatedDense", "StatedField", "StatedKronecker",
+    "StatedPrior", "StatedVector",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -142,6 +142,25 @@ class AffineRows:
         return np.asarray(made + sign * self.offset * numbers[self.offset_number])
 
 
+@dataclass(frozen=True, slots=True)
+class FieldKernel:
+    """A vector of a field with a dense covariance K and a mean of 0.
+
+    Attributes
+    ----------
+    size : int
+        The number of its values.
+    is_variable : bool
+        Whether the model's variable is the vector itself, and not the whitened one.
+    is_factor : bool
+        Whether the model gives the lower factor of K.
+    """
+
+    size: int
+    is_variable: bool
+    is_factor: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldMaps:
     """What does not move with θ of a Gaussian field: ``e = J x - c`` is N(0, I), and sites are ``η = A x + a``.
@@ -158,6 +177,8 @@ class FieldMaps:
         Constant rows of J with so many entries that P would have no zeros with them, and their c.
     values : AffineRows, optional
         The model's own values, where x are others.
+    kernels : tuple of FieldKernel
+        The vectors with a dense covariance: the last latent values, of which the rows read the vector itself.
     """
 
     size: int
@@ -166,6 +187,12 @@ class FieldMaps:
     dense: Array
     dense_offset: Array
     values: AffineRows | None = None
+    kernels: tuple[FieldKernel, ...] = ()
+
+    @property
+    def n_dense(self) -> int:
+        """The number of values with a dense covariance."""
+        return sum(each.size for each in self.kernels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,9 +204,9 @@ class StatedField:
     maps : FieldMaps
         The same at every θ.
     numbers : array
-        u(θ), of which the first is 1.
+        u(θ), of which the first is 1, and the last are K, or its factor, of each kernel, row by row.
     log_normaliser : float
-        The log density of the prior where every residual is 0.
+        The log density of the prior where every residual is 0, of kernels as whitened vectors.
     """
 
     maps: FieldMaps

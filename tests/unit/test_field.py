@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from scipy.linalg import block_diag
 
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps, StatedField
+from pymc_rmhmc.interfaces.stated import AffineRows, FieldKernel, FieldMaps, StatedField
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.field.field_structure import FieldStructure
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
@@ -73,6 +74,23 @@ def intrinsic(parts: int = 1, dense: int = 1) -> FieldMaps:
     return replace(made, residuals=replace(rows, row=row, column=column, coefficient=coefficient, number=number))
 
 
+def beside(kernels: list[FieldKernel], maps: FieldMaps) -> FieldMaps:
+    """The same, with the last values those of kernels, which no dense row reads."""
+    made = replace(maps, kernels=tuple(kernels))
+    made.dense[:, maps.size - made.n_dense :] = 0.0
+    return made
+
+
+def numbers_of(maps: FieldMaps) -> np.ndarray:
+    """u, with a covariance or a factor of each kernel at its end."""
+    rng, tails = np.random.default_rng(9), []
+    for each in maps.kernels:
+        lower = np.tril(rng.uniform(-1.5, 1.5, (each.size, each.size)), -1) / each.size
+        lower += np.diag(rng.uniform(0.5, 1.5, each.size))
+        tails.append((lower if each.is_factor else lower @ lower.T).ravel())
+    return np.concatenate((NUMBERS, *tails))
+
+
 WALK = [[0], *([i, i + 1] for i in range(8))]
 MAPS = {
     "walk": field_maps(9, WALK, singles(9)),
@@ -89,6 +107,17 @@ MAPS = {
     "a dense row that data close": intrinsic(parts=2, dense=1),
     "one value": field_maps(1, [[0]], [[0]], seed=5),
     "lattice": field_maps(49, [*singles(49), *lattice(7)], singles(49), seed=8),
+    "a kernel": beside([FieldKernel(5, False, False)], field_maps(14, WALK, [[i, 9 + i % 5] for i in range(9)])),
+    "a kernel by its factor": beside(
+        [FieldKernel(4, True, True)], field_maps(13, [*WALK, [2, 10], [11]], random_rows(13, 15, 7))
+    ),
+    "two kernels and a dense row": beside(
+        [FieldKernel(3, True, False), FieldKernel(4, False, False)],
+        field_maps(15, [*singles(8), *random_rows(8, 4, 4), [4, 12]], random_rows(15, 20, 8), dense=1),
+    ),
+    "kernels alone": beside(
+        [FieldKernel(100, False, False), FieldKernel(3, False, True)], field_maps(103, [], random_rows(103, 60, 9))
+    ),
     "many pairs": field_maps(144, [*singles(144), *random_rows(144, 200, 3)], singles(144), seed=8),
 }
 
@@ -100,7 +129,32 @@ class Dense:
     maps: FieldMaps
     numbers: np.ndarray
     sites: GaussianSites
-    normaliser: float = NORMALISER
+
+    @property
+    def factors(self) -> list[np.ndarray]:
+        """The factor of each kernel."""
+        ends = self.numbers.size - np.cumsum([0, *(each.size**2 for each in self.maps.kernels[::-1])])[::-1]
+        made = []
+        for each, start, end in zip(self.maps.kernels, ends[:-1], ends[1:], strict=True):
+            matrix = self.numbers[start:end].reshape(each.size, each.size)
+            made.append(np.tril(matrix) if each.is_factor else np.linalg.cholesky(matrix))
+        return made
+
+    def of_kernels(self, centred: list[np.ndarray], whitened: list[np.ndarray]) -> np.ndarray:
+        """Blocks for the kernels' values, of variables that are the vectors themselves and of whitened ones."""
+        which = [a if k.is_variable else b for k, a, b in zip(self.maps.kernels, centred, whitened, strict=True)]
+        return np.asarray(block_diag(*which)) if which else np.zeros((0, 0))
+
+    @property
+    def read(self) -> np.ndarray:
+        """What rows read of the model's variables."""
+        ones = [np.eye(each.size) for each in self.maps.kernels]
+        return np.asarray(block_diag(np.eye(self.maps.size - self.maps.n_dense), self.of_kernels(ones, self.factors)))
+
+    @property
+    def normaliser(self) -> float:
+        volumes = [np.log(np.diag(factor)).sum() for factor in self.factors]
+        return NORMALISER - sum(v for v, k in zip(volumes, self.maps.kernels, strict=True) if k.is_variable)
 
     @staticmethod
     def _matrix(rows: AffineRows, size: int, numbers: np.ndarray) -> np.ndarray:
@@ -110,16 +164,20 @@ class Dense:
 
     @property
     def j(self) -> np.ndarray:
-        return np.vstack((self._matrix(self.maps.residuals, self.maps.size, self.numbers), self.maps.dense))
+        maps, inverses = self.maps, [np.linalg.inv(factor) for factor in self.factors]
+        ones = [np.eye(each.size) for each in maps.kernels]
+        last = np.hstack((np.zeros((maps.n_dense, maps.size - maps.n_dense)), self.of_kernels(inverses, ones)))
+        return np.vstack((self._matrix(maps.residuals, maps.size, self.numbers) @ self.read, maps.dense, last))
 
     @property
     def c(self) -> np.ndarray:
         rows = self.maps.residuals
-        return np.concatenate((rows.offset * self.numbers[rows.offset_number], self.maps.dense_offset))
+        offset = rows.offset * self.numbers[rows.offset_number]
+        return np.concatenate((offset, self.maps.dense_offset, np.zeros(self.maps.n_dense)))
 
     @property
     def a(self) -> np.ndarray:
-        return self._matrix(self.maps.predictors, self.maps.size, self.numbers)
+        return self._matrix(self.maps.predictors, self.maps.size, self.numbers) @ self.read
 
     @property
     def shift(self) -> np.ndarray:
@@ -160,8 +218,8 @@ def sites_of(maps: FieldMaps, seed: int = 3) -> GaussianSites:
     return GaussianSites(rng.standard_normal(n), precision)
 
 
-def stated(maps: FieldMaps, numbers: np.ndarray = NUMBERS) -> StatedField:
-    return StatedField(maps, numbers, NORMALISER)
+def stated(maps: FieldMaps, numbers: np.ndarray | None = None) -> StatedField:
+    return StatedField(maps, numbers_of(maps) if numbers is None else numbers, NORMALISER)
 
 
 @pytest.fixture(params=MAPS)
@@ -181,13 +239,13 @@ def space(maps, sites) -> PrecisionSpace:
 
 @pytest.fixture
 def dense(maps, sites) -> Dense:
-    return Dense(maps, NUMBERS, sites)
+    return Dense(maps, numbers_of(maps), sites)
 
 
 def test_both_kinds_of_factor_are_among_these_fields():
     kinds = {name: FieldStructure(each).layout.kind for name, each in MAPS.items()}
     assert kinds["walk"] == BAND
-    assert kinds["many pairs"] == FRONTS
+    assert kinds["many pairs"] == kinds["a kernel"] == FRONTS
 
 
 def test_no_run_of_entries_has_both_constants_and_values(maps):
@@ -220,7 +278,7 @@ def latents_at(space: PrecisionSpace, noise: np.ndarray) -> np.ndarray:
 
 
 def test_noise_is_placed_as_the_prior_times_the_sites(space, dense):
-    n_noise = dense.maps.residuals.n_rows + len(dense.maps.dense) + dense.maps.predictors.n_rows
+    n_noise = len(dense.j) + dense.maps.predictors.n_rows
     assert space.n_noise == n_noise
     np.testing.assert_allclose(latents_at(space, np.zeros(n_noise)), dense.mean, **EXACT)
     part = np.column_stack([latents_at(space, e) - dense.mean for e in np.eye(n_noise)])
@@ -267,7 +325,7 @@ def test_the_noise_that_enters_has_its_law_given_the_latents(space, dense):
 def test_the_prior_of_a_placed_point_is_the_residuals_density(space, dense):
     placed = space.place(np.random.default_rng(7).standard_normal(space.n_noise))
     residuals = dense.j @ placed.latents - dense.c
-    assert placed.log_prior == pytest.approx(NORMALISER - 0.5 * residuals @ residuals, rel=1e-10)
+    assert placed.log_prior == pytest.approx(dense.normaliser - 0.5 * residuals @ residuals, rel=1e-10)
 
 
 def placed_value(space: PrecisionSpace, noise: np.ndarray, weights: np.ndarray) -> float:
@@ -280,7 +338,9 @@ def test_pullbacks_match_differences(maps, sites, space):
     noise, weights = rng.standard_normal(space.n_noise), rng.standard_normal(maps.predictors.n_rows)
     placed = space.place(noise)
     pulled = space.pullback(placed, weights * np.cos(placed.eta))
-    few = np.arange(min(noise.size, 40))
+    few, numbers = np.arange(min(noise.size, 40)), numbers_of(maps)
+    # Of a kernel of many values its first rows.
+    some = np.arange(1, min(numbers.size, 300))
 
     def moved(part):
         whole = noise.copy()
@@ -289,10 +349,12 @@ def test_pullbacks_match_differences(maps, sites, space):
 
     np.testing.assert_allclose(pulled.noise[few], differences(moved, noise[few]), **NEAR)
 
-    def of_numbers(numbers):
-        return placed_value(PrecisionSpace(stated(maps, np.append(1.0, numbers)), sites, space), noise, weights)
+    def of_numbers(part):
+        changed = numbers.copy()
+        changed[some] = part
+        return placed_value(PrecisionSpace(stated(maps, changed), sites, space), noise, weights)
 
-    np.testing.assert_allclose(pulled.vectors[0][1:], differences(of_numbers, NUMBERS[1:]), **NEAR)
+    np.testing.assert_allclose(pulled.vectors[0][some], differences(of_numbers, numbers[some]), **NEAR)
     gram = np.column_stack([space.gram(e) for e in np.eye(weights.size)]) if weights.size else np.zeros((0, 0))
     np.testing.assert_allclose(pulled.pushed, gram @ (weights * np.cos(placed.eta)), **EXACT)
 
@@ -302,10 +364,14 @@ def test_the_derivative_of_the_evidence_alone_is_that_of_dense_algebra(maps, sit
     placed = space.place(np.zeros(space.n_noise))
     pulled = space.pullback(placed, np.zeros(maps.predictors.n_rows))
 
-    def exact(numbers):
-        return replace(dense, numbers=np.append(1.0, numbers)).log_evidence
+    some = np.arange(1, min(dense.numbers.size, 300))
 
-    np.testing.assert_allclose(pulled.vectors[0][1:], differences(exact, NUMBERS[1:]), **NEAR)
+    def exact(part):
+        changed = dense.numbers.copy()
+        changed[some] = part
+        return replace(dense, numbers=changed).log_evidence
+
+    np.testing.assert_allclose(pulled.vectors[0][some], differences(exact, dense.numbers[some]), **NEAR)
 
 
 def test_the_pullback_by_sites_matches_differences(maps, sites, space):
@@ -333,7 +399,7 @@ def test_the_pullback_by_sites_matches_differences(maps, sites, space):
 def test_other_sites_are_those_of_a_field_made_anew(maps, space):
     others = sites_of(maps, seed=11)
     moved, anew = space.with_sites(others), PrecisionSpace(stated(maps), others)
-    exact = Dense(maps, NUMBERS, others)
+    exact = Dense(maps, numbers_of(maps), others)
     assert moved.log_evidence == pytest.approx(anew.log_evidence, rel=1e-12)
     assert moved.log_evidence == pytest.approx(exact.log_evidence, rel=1e-10)
     mode = space.mode(others)
@@ -343,7 +409,8 @@ def test_other_sites_are_those_of_a_field_made_anew(maps, space):
 def test_other_linear_terms_with_the_precision_of_before(maps, sites, space):
     """What is kept from one to the next must not hold what belongs to the first."""
     others = GaussianSites(sites.linear + 1.0, sites.precision)
-    numbers = np.append(1.0, NUMBERS[1:] * np.linspace(0.7, 1.4, NUMBERS.size - 1))
+    numbers = numbers_of(maps)
+    numbers[1 : NUMBERS.size] *= np.linspace(0.7, 1.4, NUMBERS.size - 1)
     moved = PrecisionSpace(stated(maps, numbers), others, space)
     exact = Dense(maps, numbers, others)
     assert moved.log_evidence == pytest.approx(exact.log_evidence, rel=1e-10)
@@ -352,7 +419,7 @@ def test_other_linear_terms_with_the_precision_of_before(maps, sites, space):
         moved.marginals()[1], np.diag(exact.a @ np.linalg.solve(exact.precision, exact.a.T)), **EXACT
     )
     # The first is as it was.
-    assert space.log_evidence == pytest.approx(Dense(maps, NUMBERS, sites).log_evidence, rel=1e-10)
+    assert space.log_evidence == pytest.approx(Dense(maps, numbers_of(maps), sites).log_evidence, rel=1e-10)
 
 
 OPEN = {

@@ -12,12 +12,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.latent.field.kernel_loops import (
+    add_kernel_slopes,
+    collapse,
+    expand,
+    factorise_kernels,
+    select_with_kernel,
+    solve_with_kernel,
+    weigh_kernel,
+)
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
-from pymc_rmhmc.linalg.sparse_cholesky import factorise, select, solve
+from pymc_rmhmc.linalg.sparse_cholesky import factorise
 
 __all__ = [
-    "DenseRows", "FieldPattern", "Products", "SparseRows", "WeightedField", "drawn", "log_evidence_at", "multiplied",
-    "of_sites", "pull_field", "pushed", "residuals_at", "selected", "solve_field", "variances_of_rows", "weigh_field",
+    "DenseRows", "FieldPattern", "Products", "SparseRows", "WeightedField", "drawn", "log_evidence_at", "of_sites",
+    "predictors_at", "pull_field", "pushed", "residuals_at", "selected", "solve_field", "variances_of_rows",
+    "weigh_field",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -102,12 +112,14 @@ class DenseRows(NamedTuple):
 
 
 @compiled
-def extended(values: Array, one: float) -> Array:  # pragma: no cover - compiled
-    """Return values with their constant."""
+def extended(kernel: Array, values: Array, one: float) -> Array:  # pragma: no cover - compiled
+    """Return what rows read of values (n,): the vectors of kernels in the place of whitened ones, and the constant."""
     made = np.empty(values.size + 1)
     for i in range(values.size):  # Numba takes ten times as long to write to a part of an array
         made[i] = values[i]
     made[values.size] = one
+    if kernel.shape[1]:
+        expand(kernel, made[: values.size].reshape(1, values.size))
     return made
 
 
@@ -120,14 +132,14 @@ def entries_of(rows: SparseRows, run: int) -> tuple[slice, int, Array, Indices]:
 
 
 @compiled_in_any_order
-def multiplied(rows: SparseRows, numbers: Array, values: Array, one: float) -> Array:  # pragma: no cover - compiled
-    """Return the rows times values (n,), and times the constant 1 of an x or 0 of a difference."""
-    made, given = np.zeros(rows.n_rows), extended(values, one)
+def multiplied(rows: SparseRows, numbers: Array, read: Array) -> Array:  # pragma: no cover - compiled
+    """Return the rows times what they read, (n + 1,)."""
+    made = np.zeros(rows.n_rows)
     for run in range(rows.run.shape[0]):
         where, number, coefficient, column = entries_of(rows, run)
         by, total = numbers[number], made[where]
         for i in range(total.size):
-            total[i] += by * coefficient[i] * given[column[i]]
+            total[i] += by * coefficient[i] * read[column[i]]
     return made
 
 
@@ -151,7 +163,7 @@ def multiply_adjoint(
 
 @compiled
 def factorise_updated(
-    kind: int, index: tuple[Indices, ...], stored: Array, dense: DenseRows
+    kind: int, index: tuple[Indices, ...], stored: Array, kernel: Array, dense: DenseRows
 ) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
     """Factorise P₀ in place; return ``log |P|`` or nan, ``P₀⁻¹Rᵀ`` as rows, and ``(C⁻¹ + R P₀⁻¹ Rᵀ)⁻¹``."""
     k, n_rows = dense.rows.shape[0], dense.n_rows[0]
@@ -162,10 +174,12 @@ def factorise_updated(
             doubled[i] = 1.0
         stored[dense.ground[i]] += doubled[i]
     log_determinant = factorise(kind, index, stored)
+    if kernel.shape[1] and log_determinant == log_determinant:
+        log_determinant += weigh_kernel(index, stored, kernel)
     spread, core = np.empty(dense.rows.shape), np.empty((k, k))
     if k and log_determinant == log_determinant:
         spread = dense.rows.copy()
-        solve(kind, index, stored, spread)
+        solve_with_kernel(kind, index, stored, kernel, spread)
         middle = np.dot(dense.rows, spread.T)
         size = np.empty(k)
         for i in range(k):
@@ -183,32 +197,6 @@ def factorise_updated(
         if not np.abs(core * np.outer(size, size)).max() < SINGULAR:
             log_determinant = np.nan
     return log_determinant, spread, core
-
-
-@compiled
-def solve_updated(
-    kind: int, index: tuple[Indices, ...], stored: Array, spread: Array, core: Array, dense: DenseRows, vectors: Array
-) -> None:  # pragma: no cover - compiled
-    """Replace vectors (r, n) by ``P⁻¹`` times each."""
-    solve(kind, index, stored, vectors)
-    if core.shape[0]:
-        vectors -= np.dot(np.dot(np.dot(vectors, dense.rows.T), core.T), spread)
-
-
-@compiled
-def select_updated(
-    kind: int, index: tuple[Indices, ...], stored: Array, spread: Array, core: Array, entry_row: Indices,
-    entry_column: Indices, entry_place: Indices, inverse: Array,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Write the entries of P⁻¹ at the places of P₀'s pattern."""
-    select(kind, index, stored, inverse)
-    k = core.shape[0]
-    if k:
-        weighted = np.dot(core, spread)
-        for entry in range(entry_place.size):
-            i, j = entry_row[entry], entry_column[entry]
-            for a in range(k):
-                inverse[entry_place[entry]] -= spread[a, i] * weighted[a, j]
 
 
 @compiled_in_any_order
@@ -243,6 +231,8 @@ class FieldPattern(NamedTuple):
         Constant rows of J that the stored precision leaves out.
     entry_row, entry_column, entry_place : arrays
         Of the stored precision, but for fill.
+    kernels : (m, 2) int array
+        Of each vector with a dense covariance, as `factorise_kernels` takes them.
     """
 
     kind: int
@@ -255,6 +245,7 @@ class FieldPattern(NamedTuple):
     entry_row: Indices
     entry_column: Indices
     entry_place: Indices
+    kernels: Indices
 
 
 class WeightedField(NamedTuple):
@@ -266,6 +257,8 @@ class WeightedField(NamedTuple):
         ``log |P|``, nan if P has no factor.
     numbers : array
         u(θ).
+    kernel : (3, k, k) array
+        Of vectors with a dense covariance; see `pymc_rmhmc.latent.field.kernel_loops`.
     stored, spread, core : arrays
         P's factor, as `factorise_updated` returns it.
     linear : (n,) array
@@ -274,6 +267,7 @@ class WeightedField(NamedTuple):
 
     log_determinant: float
     numbers: Array
+    kernel: Array
     stored: Array
     spread: Array
     core: Array
@@ -303,14 +297,19 @@ def weigh_field(pattern: FieldPattern, constants: Array, numbers: Array) -> Weig
     stored, right = made[: pattern.n_stored], made[pattern.n_stored :]
     for k in range(dense.offset.size):
         right += dense.offset[k] * dense.rows[k]
-    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.layout, stored, dense)
-    return WeightedField(log_determinant, numbers, stored, spread, core, right)
+    kernel = factorise_kernels(pattern.kernels, numbers)
+    if kernel.shape[1]:
+        collapse(kernel, right)
+    log_determinant, spread, core = factorise_updated(pattern.kind, pattern.layout, stored, kernel, dense)
+    return WeightedField(log_determinant, numbers, kernel, stored, spread, core, right)
 
 
 @compiled
 def solve_field(pattern: FieldPattern, field: WeightedField, vectors: Array) -> None:  # pragma: no cover - compiled
     """Replace vectors (r, n) by ``P⁻¹`` times each."""
-    solve_updated(pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.dense, vectors)
+    solve_with_kernel(pattern.kind, pattern.layout, field.stored, field.kernel, vectors)
+    if field.core.shape[0]:
+        vectors -= np.dot(np.dot(np.dot(vectors, pattern.dense.rows.T), field.core.T), field.spread)
 
 
 @compiled
@@ -318,11 +317,15 @@ def drawn(
     pattern: FieldPattern, field: WeightedField, root: Array, noise: Array
 ) -> Array:  # pragma: no cover - compiled
     """Return ``Jᵀz₁ + Aᵀ(s z₂)``, (n,)."""
-    dense, n_sparse = pattern.dense, pattern.residuals.n_rows
-    first = n_sparse + dense.offset.size
+    dense, n_sparse, n_whitened = pattern.dense, pattern.residuals.n_rows, field.kernel.shape[1]
+    last = n_sparse + dense.offset.size
+    first = last + n_whitened
     made = np.zeros(dense.rows.shape[1])
     multiply_adjoint(pattern.residuals, field.numbers, noise[:n_sparse], made)
     multiply_adjoint(pattern.predictors, field.numbers, root * noise[first:], made)
+    if n_whitened:
+        collapse(field.kernel, made)
+        made[made.size - n_whitened :] += noise[last:first]
     for k in range(dense.offset.size):
         made += noise[n_sparse + k] * dense.rows[k]
     return made
@@ -330,14 +333,26 @@ def drawn(
 
 @compiled
 def residuals_at(
-    pattern: FieldPattern, numbers: Array, values: Array, one: float
+    pattern: FieldPattern, field: WeightedField, values: Array, one: float
 ) -> Array:  # pragma: no cover - compiled
-    """Return ``J v`` less c times the constant, as `multiplied` does, of sparse rows first."""
-    dense = pattern.dense
+    """Return ``J v``, less c times the constant 1 of an x or 0 of a difference.
+
+    Sparse rows come first, then dense ones, and then the whitened vectors themselves.
+    """
+    dense, read = pattern.dense, extended(field.kernel, values, one)
     of_dense = -one * dense.offset
     for k in range(of_dense.size):
         of_dense[k] += np.dot(dense.rows[k], values)
-    return np.concatenate((multiplied(pattern.residuals, numbers, values, one), of_dense))
+    whitened = values[values.size - field.kernel.shape[1] :]
+    return np.concatenate((multiplied(pattern.residuals, field.numbers, read), of_dense, whitened))
+
+
+@compiled
+def predictors_at(
+    pattern: FieldPattern, field: WeightedField, values: Array, one: float
+) -> Array:  # pragma: no cover - compiled
+    """Return ``A v``, and a times the constant."""
+    return multiplied(pattern.predictors, field.numbers, extended(field.kernel, values, one))
 
 
 @compiled
@@ -345,18 +360,26 @@ def pushed(
     pattern: FieldPattern, field: WeightedField, root: Array, values: Array
 ) -> tuple[Array, Array]:  # pragma: no cover - compiled
     """Return ``(J, s A) v``, of the size of z, and ``A v``."""
-    predicted = multiplied(pattern.predictors, field.numbers, values, 0.0)
-    return np.concatenate((residuals_at(pattern, field.numbers, values, 0.0), root * predicted)), predicted
+    predicted = predictors_at(pattern, field, values, 0.0)
+    return np.concatenate((residuals_at(pattern, field, values, 0.0), root * predicted)), predicted
 
 
 @compiled
 def selected(pattern: FieldPattern, field: WeightedField) -> Array:  # pragma: no cover - compiled
-    """Return the entries of P⁻¹ at the places of the stored precision, and then a 0 for each latent value."""
+    """Return covariances of what rows read, at the places of the stored precision, and a 0 for each latent value."""
     inverse = np.zeros(pattern.n_stored + field.linear.size)
-    select_updated(
-        pattern.kind, pattern.layout, field.stored, field.spread, field.core, pattern.entry_row, pattern.entry_column,
-        pattern.entry_place, inverse[: pattern.n_stored],
-    )  # fmt: skip
+    made = inverse[: pattern.n_stored]
+    select_with_kernel(pattern.kind, pattern.layout, field.stored, field.kernel, made)
+    k = field.core.shape[0]
+    if k:
+        spread = field.spread.copy()
+        if field.kernel.shape[1]:
+            expand(field.kernel, spread)
+        weighted = np.dot(field.core, spread)
+        for entry in range(pattern.entry_place.size):
+            i, j = pattern.entry_row[entry], pattern.entry_column[entry]
+            for a in range(k):
+                made[pattern.entry_place[entry]] -= spread[a, i] * weighted[a, j]
     return inverse
 
 
@@ -365,8 +388,8 @@ def log_evidence_at(
     pattern: FieldPattern, field: WeightedField, linear: Array, precision: Array, mean: Array
 ) -> tuple[float, Array, Array]:  # pragma: no cover - compiled
     """Return the log evidence less the prior's normaliser; ``J m - c`` and η at the centre m (n,)."""
-    missed = residuals_at(pattern, field.numbers, mean, 1.0)
-    centre = multiplied(pattern.predictors, field.numbers, mean, 1.0)
+    missed = residuals_at(pattern, field, mean, 1.0)
+    centre = predictors_at(pattern, field, mean, 1.0)
     total = 0.5 * (mean.size * LOG_2PI - field.log_determinant)
     for i in range(missed.size):
         total -= 0.5 * missed[i] * missed[i]
@@ -387,7 +410,7 @@ def add_slopes(
     by_value, by_mean, along : (m,) array
         What multiplies x, m and v.
     values, mean, change : (n + 1,) array
-        x, m and v with their constants.
+        What rows read of x, m and v.
     """
     for run in range(rows.run.shape[0]):
         where, number, coefficient, column = entries_of(rows, run)
@@ -418,6 +441,29 @@ def add_determinant_slopes(
 
 
 @compiled
+def pull_kernels(
+    pattern: FieldPattern, field: WeightedField, precision: Array, of_residuals: tuple[Array, ...],
+    of_predictors: tuple[Array, ...], vectors: tuple[Array, ...], total: Array,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Add the derivative by each K to what a total ends with: rows have these times the vectors x, m and v."""
+    n_updates, n, k = field.core.shape[0], vectors[0].size, field.kernel.shape[1]
+    of_rows, whitened = np.zeros((3 + n_updates, n)), np.empty((3 + n_updates, k))
+    residuals, predictors, numbers = pattern.residuals, pattern.predictors, field.numbers
+    for i in range(3):
+        multiply_adjoint(residuals, numbers, of_residuals[i], of_rows[i])
+        multiply_adjoint(predictors, numbers, of_predictors[i], of_rows[i])
+        whitened[i] = vectors[i][n - k :]
+    # What dense rows take from the covariance of y with all that rows read.
+    if n_updates:
+        whitened[3:] = np.dot(field.core, field.spread[:, n - k :].copy())
+    for a in range(n_updates):
+        read = extended(field.kernel, field.spread[a], 0.0)
+        multiply_adjoint(residuals, numbers, multiplied(residuals, numbers, read), of_rows[3 + a])
+        multiply_adjoint(predictors, numbers, precision * multiplied(predictors, numbers, read), of_rows[3 + a])
+    add_kernel_slopes(pattern.kernels, field.kernel, of_rows[:, n - k :].copy(), whitened, total)
+
+
+@compiled
 def pull_field(
     pattern: FieldPattern, field: WeightedField, constants: Array, linear: Array, precision: Array, noise: Array,
     residual: Array, values: Array, mean: Array, eta: Array, missed: Array, centre: Array, inverse: Array,
@@ -427,16 +473,22 @@ def pull_field(
 
     Of ``ψ(η) + log E`` where z was placed, given ``∂ψ/∂η`` less the sites' slope.
     """
-    n_sparse, root = pattern.residuals.n_rows, np.sqrt(precision)
-    first = n_sparse + pattern.dense.offset.size
+    n_sparse, root, kernel = pattern.residuals.n_rows, np.sqrt(precision), field.kernel
+    first = n_sparse + pattern.dense.offset.size + kernel.shape[1]
     change = np.zeros(values.size)
     multiply_adjoint(pattern.predictors, field.numbers, residual, change)
+    if kernel.shape[1]:
+        collapse(kernel, change)
     solve_field(pattern, field, change.reshape(1, change.size))
     by_noise, predicted = pushed(pattern, field, root, change)
-    given = extended(values, 1.0), extended(mean, 1.0), extended(change, 0.0)
-    along = noise[:n_sparse] - multiplied(pattern.residuals, field.numbers, values, 1.0)
-    add_slopes(pattern.residuals, -by_noise[:n_sparse], -missed[:n_sparse], along, *given, total)
+    read = extended(kernel, values, 1.0), extended(kernel, mean, 1.0), extended(kernel, change, 0.0)
+    along = noise[:n_sparse] - multiplied(pattern.residuals, field.numbers, read[0])
+    of_residuals = -by_noise[:n_sparse], -missed[:n_sparse], along
+    add_slopes(pattern.residuals, *of_residuals, *read, total)
     along = linear - precision * eta + root * noise[first:]
-    add_slopes(pattern.predictors, residual - precision * predicted, linear - precision * centre, along, *given, total)
+    of_predictors = residual - precision * predicted, linear - precision * centre, along
+    add_slopes(pattern.predictors, *of_predictors, *read, total)
     add_determinant_slopes(pattern.products, constants, field.numbers, inverse, total)
+    if kernel.shape[1]:
+        pull_kernels(pattern, field, precision, of_residuals, of_predictors, (values, mean, change), total)
     return by_noise, predicted

@@ -21,8 +21,8 @@ from pymc_rmhmc.latent.field.field_loops import (
     WeightedField,
     drawn,
     log_evidence_at,
-    multiplied,
     of_sites,
+    predictors_at,
     pull_field,
     selected,
     solve_field,
@@ -232,7 +232,8 @@ def evaluate_field(
     )
     theta = placed[0]
     if not _is_whole(volume, theta):
-        field = WeightedField(math.nan, nothing, nothing, np.zeros((0, 0)), np.zeros((0, 0)), nothing)
+        empty = np.zeros((0, 0))
+        field = WeightedField(math.nan, nothing, np.zeros((3, 0, 0)), nothing, empty, empty, nothing)
         return FieldState(NOT_FINITE, -math.inf, nothing, theta, 0.0, 0.0, 0.0, nothing, nothing, nothing, field)
     prior, given = call_for_value_and_slope(functions.numbers.address, (theta,), functions.numbers.rest)
     rest, by_rest = call_for_value_and_slope(functions.rest.address, (theta,), functions.rest.rest)
@@ -253,7 +254,7 @@ def evaluate_field(
     solve_field(pattern, field, vectors)
     mean, values = vectors[0], vectors[1]
     log_evidence, missed, centre = log_evidence_at(pattern, field, linear, precision, mean)
-    eta = multiplied(pattern.predictors, numbers, values, 1.0)
+    eta = predictors_at(pattern, field, values, 1.0)
     log_likelihood, slope, by_theta = 0.0, np.zeros(0), np.zeros(d)
     if eta.size:
         found = call_for_value_and_two_slopes(functions.likelihood.address, (theta, eta), functions.likelihood.rest)

@@ -22,6 +22,9 @@ type Indices = NDArray[np.int64]
 # Numbers in a factor, up to which θ and z move together: at 52,000 they made 57 effective draws a second so, and 37 in
 # turns. From where on turns are better was not measured.
 MOST_CHEAP = 200_000
+# Values with a dense covariance, up to which they do: with 52 they made 319 effective draws a second so and 200 in
+# turns, with 100 they made 53 and 163.
+MOST_CHEAP_DENSE = 75
 
 
 class Entries(NamedTuple):
@@ -66,22 +69,27 @@ class FieldStructure:
         self.maps = maps
         patterns = [_pattern(each, maps.size) for each in (maps.residuals, maps.predictors)]
         pattern = sum((each.T @ each for each in patterns), start=sparse.identity(maps.size, format="csc"))
-        self.layout: SparseLayout = sparse_layout(pattern)
+        k = maps.n_dense
+        if k:
+            pattern += sparse.block_diag((sparse.csc_array((maps.size - k, maps.size - k)), np.ones((k, k))))
+        self.layout: SparseLayout = sparse_layout(pattern, n_open=k)
         order = self.layout.order
         self.place_of = np.empty(order.size, np.int64)
         self.place_of[order] = np.arange(order.size)
         rows = self._entries(maps.residuals, -1.0), self._entries(maps.predictors, 1.0)
         residuals, predictors = (_sparse_rows(*each, maps.size) for each in zip(rows, self._n_rows, strict=True))
         places, products = self._products(*rows)
+        kernels = np.array([(each.size, each.is_factor) for each in maps.kernels], np.int64).reshape(-1, 2)
         self.pattern = FieldPattern(
             self.layout.kind, self.layout.index, self.layout.n_stored, residuals, predictors, products,
-            self._dense_rows(patterns[0]), *places,
+            self._dense_rows(patterns[0]), *places, kernels,
         )  # fmt: skip
 
     @property
     def is_expensive(self) -> bool:
         """Whether z moves for little where θ is held: no site sees it, or a factor of P costs several solves."""
-        return not self.maps.predictors.n_rows or (self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP)
+        is_large = self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP
+        return is_large or self.maps.n_dense > MOST_CHEAP_DENSE or not self.maps.predictors.n_rows
 
     @property
     def n_noise(self) -> int:
@@ -90,8 +98,8 @@ class FieldStructure:
 
     @property
     def n_residuals(self) -> int:
-        """The number of residuals, of sparse rows first."""
-        return self.maps.residuals.n_rows + len(self.maps.dense)
+        """The number of residuals: of sparse rows, of dense rows, and of kernels."""
+        return self.maps.residuals.n_rows + len(self.maps.dense) + self.maps.n_dense
 
     @property
     def _n_rows(self) -> tuple[int, int]:
@@ -133,10 +141,10 @@ class FieldStructure:
         )
         groups, start = np.unique(keys // n_places, return_index=True)
         n_first = of_residuals.row.size
+        constants = np.bincount(term[:n_first], pairs.coefficient[:n_first], keys.size).astype(float)  # int of nothing
         products = Products(
             np.column_stack((groups // n_numbers, groups % n_numbers)), np.append(start, keys.size), place[first],
-            twice[first], np.bincount(term[:n_first], pairs.coefficient[:n_first], keys.size), pairs.row[n_first:],
-            term[n_first:], pairs.coefficient[n_first:],
+            twice[first], constants, pairs.row[n_first:], term[n_first:], pairs.coefficient[n_first:],
         )  # fmt: skip
         places, first = np.unique(place[~is_in_vector], return_index=True)
         return (column[first], other[first], places), products

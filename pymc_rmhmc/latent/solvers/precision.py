@@ -26,6 +26,7 @@ the map; Takahashi, Fagan and Chin (1973) for S.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -40,8 +41,8 @@ from pymc_rmhmc.latent.field.field_loops import (
     WeightedField,
     drawn,
     log_evidence_at,
-    multiplied,
     of_sites,
+    predictors_at,
     pull_field,
     pushed,
     residuals_at,
@@ -52,6 +53,7 @@ from pymc_rmhmc.latent.field.field_loops import (
 )
 from pymc_rmhmc.latent.field.field_structure import FieldStructure, structure_of
 from pymc_rmhmc.latent.operators import Root
+from pymc_rmhmc.linalg.cholesky import log_diagonal, solve_lower
 
 __all__ = ["FieldRoot", "PrecisionSpace"]
 
@@ -83,20 +85,36 @@ class FieldRoot(Root):
 
     def draw_adjoint(self, values: Array) -> Array:
         """Return ``J v`` of values in the order of elimination."""
-        return np.asarray(residuals_at(self._structure.pattern, self._field.numbers, values, 0.0))
+        return np.asarray(residuals_at(self._structure.pattern, self._field, values, 0.0))
 
     def displace(self, whitened: Array) -> Array:
         """Return latent values, given in the order of elimination, in the model's."""
-        return np.asarray(whitened[self._structure.place_of])
+        made = np.asarray(whitened[self._structure.place_of])
+        for part, factor in self._centred():
+            made[part] = factor @ made[part]
+        return made
 
     def from_model(self, values: Array) -> Array:
         """Return the model's latent values in the order of elimination."""
-        return np.asarray(values[self._structure.layout.order])
+        made = np.asarray(values[self._structure.layout.order])
+        for part, factor in self._centred():
+            made[part] = solve_lower(np.asfortranarray(factor), made[part])
+        return made
+
+    def _centred(self) -> Iterator[tuple[slice, Array]]:
+        """Return where kernels are, and L, of which the model's variable is ``L y``."""
+        kernels = self._structure.maps.kernels
+        ends = np.cumsum([0, *(each.size for each in kernels)])
+        first = self.size - int(ends[-1])
+        for each, start, end in zip(kernels, ends, ends[1:], strict=False):
+            if each.is_variable:
+                yield slice(first + start, first + end), self._field.kernel[0, start:end, start:end].T
 
     def log_prior(self, whitened: Array) -> float:
         """Return the log density of latent values."""
-        residuals = residuals_at(self._structure.pattern, self._field.numbers, whitened, 1.0)
-        return self._log_normaliser - 0.5 * float(residuals @ residuals)
+        residuals = residuals_at(self._structure.pattern, self._field, whitened, 1.0)
+        volume = sum(log_diagonal(factor) for _, factor in self._centred())
+        return self._log_normaliser - volume - 0.5 * float(residuals @ residuals)
 
 
 class PrecisionSpace:
@@ -254,7 +272,7 @@ class PrecisionSpace:
 
     def _multiplied(self, values: Array, one: float) -> Array:
         """Return ``A x + a``, or A times a difference, (n_η,)."""
-        return np.asarray(multiplied(self.structure.pattern.predictors, self._field.numbers, values, one))
+        return np.asarray(predictors_at(self.structure.pattern, self._field, values, one))
 
     def _collect(self, values: Array) -> Array:
         """Return ``Aᵀ v``, (n,)."""

@@ -150,7 +150,7 @@ class FieldBlock(Block):
     ) -> None:  # fmt: skip
         self.name, self.value_names, self.sizes = name, tuple(values), tuple(values.values())
         self.maps, self.n_sites = maps, maps.predictors.n_rows
-        self.n_residuals = maps.residuals.n_rows + len(maps.dense)
+        self.n_residuals = maps.residuals.n_rows + len(maps.dense) + maps.n_dense
         bar, symbol = pt.dvector("bar"), theta.symbol
         along = log_normaliser + (numbers * bar).sum()
         self._numbers = GraphFunction(model, [symbol], [log_normaliser, numbers], point)
