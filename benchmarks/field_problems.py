@@ -83,6 +83,21 @@ def trend_and_season(n: int = 200) -> pm.Model:
     return model
 
 
+def trend_and_process(n: int = 1000, period: int = 52) -> pm.Model:
+    """Weekly counts: a walk, and a periodic Gaussian process of the week of the year."""
+    rng, weeks = np.random.default_rng(3), np.arange(period)
+    season = 0.5 * np.sin(2.0 * np.pi * weeks / period) + 0.2 * np.cos(6.0 * np.pi * weeks / period)
+    eta = 1.0 + np.cumsum(0.05 * rng.standard_normal(n)) + season[np.arange(n) % period]
+    with pm.Model() as model:
+        s, amplitude, ls = pm.HalfNormal("s", 0.2), pm.HalfNormal("amplitude", 1.0), pm.InverseGamma("ls", 5.0, 5.0)
+        trend = pm.GaussianRandomWalk("trend", sigma=s, init_dist=pm.Normal.dist(0.0, 3.0), shape=n)
+        process = pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.Periodic(1, period=period, ls=ls))
+        f = process.prior("f", weeks[:, None].astype(float))
+        y = rng.poisson(np.exp(np.clip(eta, -3.0, 6.0)))
+        pm.Poisson("y", pt.exp(trend + f[np.arange(n) % period]), observed=y)
+    return model
+
+
 def walk_smoother(n: int = 100) -> pm.Model:
     """A random walk seen with noise."""
     rng = np.random.default_rng(7)
@@ -202,7 +217,8 @@ def mixed_poisson(groups: int = 100) -> pm.Model:
 PROBLEMS: dict[str, Callable[..., pm.Model]] = {
     each.__name__: each
     for each in (
-        stochastic_volatility, heavy_tailed_volatility, local_linear_trend, trend_and_season, walk_smoother,
-        correlated_walks, bym2, scotland, besag_york_mollie, crossed_effects, item_response, mixed_poisson,
+        stochastic_volatility, heavy_tailed_volatility, local_linear_trend, trend_and_season, trend_and_process,
+        walk_smoother, correlated_walks, bym2, scotland, besag_york_mollie, crossed_effects, item_response,
+        mixed_poisson,
     )
 }  # fmt: skip

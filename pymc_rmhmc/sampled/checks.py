@@ -223,7 +223,7 @@ def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str])
 
 
 def _no_factor(block: Any, where: str) -> CovarianceError:
-    if block.maps is not None:
+    if block.maps is not None and not block.maps.kernels:
         return CovarianceError(
             f"{block.name}: the prior precision and the data leave a direction without a bound at the chain's starting "
             f"point, where {where}. Give each of these variables a proper prior, or start elsewhere with `initvals`."

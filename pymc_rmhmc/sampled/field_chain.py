@@ -23,6 +23,7 @@ from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.field.field_model import ReadField
 from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.forms.joint_model import JointModel
+from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.structure import has_own_initval
 from pymc_rmhmc.model.together import no_data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
@@ -121,7 +122,7 @@ class FoundField:
     @property
     def names(self) -> list[str]:
         """The variables that are sampled."""
-        return [*(str(v.name) for v in self.latents), *self.hyperparameters]
+        return [*(names_of([v]) for v in self.latents), *self.hyperparameters]
 
     def followers(self, plan: Plan) -> tuple[str, ...]:
         """Return the value variables that the step changes, although another one samples them."""
@@ -147,7 +148,7 @@ class FoundField:
     def announcement(self, plan: Plan) -> str:
         """Say in one line what is sampled how, and what is left to other steps."""
         (block,) = self.joint.blocks
-        said = f"{listed([str(v.name) for v in self.latents])} ({counted(block.size, 'value')})"
+        said = f"{listed([names_of([v]) for v in self.latents])} ({counted(block.size, 'value')})"
         together = f" together with {listed(self.hyperparameters)}" if self.hyperparameters else ""
         rest = left_in_words(self.model, self.names)
         sampled = f"the Gaussian field {said}{together}"

@@ -228,9 +228,47 @@ def of_its_parts(kind: str) -> Callable[[], None]:
     return build
 
 
+def process(how: str, size: int = 11) -> pt.TensorVariable:
+    """A vector with a dense covariance."""
+    amplitude, ls, x = pm.HalfNormal("amplitude"), pm.Gamma("ls", 6, 3), np.linspace(0.0, 5.0, size)[:, None]
+    covariance = amplitude**2 * pm.gp.cov.Matern32(1, ls=ls)
+    if how == "factor":
+        return pm.MvNormal("f", np.zeros(size), chol=pt.linalg.cholesky(covariance(x) + 1e-4 * np.eye(size)))
+    return pm.gp.Latent(cov_func=covariance).prior("f", x, reparameterize=how == "whitened", jitter=1e-4)
+
+
+def beside_a_process(how: str) -> Callable[[], None]:
+    def build():
+        s = pm.HalfNormal("s")
+        walk = pm.GaussianRandomWalk("walk", sigma=s, init_dist=pm.Normal.dist(0, 2), shape=T)
+        pm.Poisson("y", pt.exp(walk + process(how)[np.arange(T) % 11]), observed=COUNTS)
+
+    return build
+
+
+def process_and_sums():
+    """A sum of steps, next to the sum of a process."""
+    z, s, times = pm.Normal("z", shape=T), pm.HalfNormal("s"), np.arange(T) % 11
+    f = process("whitened")
+    pm.Poisson("y", pt.exp(s * pt.cumsum(z) + f[times] + 0.1 * pt.cumsum(f)[times]), observed=COUNTS)
+
+
+def process_in_residuals():
+    """Normal data whose scale moves, of a process times a number and of a map with a dense row."""
+    mu, s, noise, by = pm.Normal("mu"), pm.HalfNormal("s"), pm.HalfNormal("noise"), pm.HalfNormal("by")
+    phi = pm.ICAR("phi", W=np.roll(np.eye(80), 1, 0) + np.roll(np.eye(80), -1, 0))
+    f = process("whitened")[np.arange(80) % 11]
+    pm.Normal("y", mu + s * phi + by * f, noise, observed=np.resize(NORMALS, 80))
+
+
 READ = {
     "stochastic equation": Read(reverting, {"x", "mu"}, (1,)),
     "noise of all": Read(noise_of_all, {"walk"}, ()),
+    "process, whitened": Read(beside_a_process("whitened"), {"walk", "f_rotated_"}, (1,)),
+    "process, centred": Read(beside_a_process("centred"), {"walk", "f"}, (1,)),
+    "process, by its factor": Read(beside_a_process("factor"), {"walk", "f"}, (1,)),
+    "process and sums": Read(process_and_sums, {"z", "f_rotated_"}, (1,)),
+    "process in residuals": Read(process_in_residuals, {"mu", "phi", "f_rotated_"}, (), dense=1),
     "stochastic volatility": Read(volatility, {"h", "mu"}, (1,)),
     "Student t on a walk": Read(student_walk, {"walk"}, (1,)),
     "linear trend": Read(linear_trend, {"drift", "level"}, (1,)),

@@ -16,7 +16,7 @@ from pymc_rmhmc import register_residuals
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
 from pymc_rmhmc.model.field.affinity import FieldGraphs
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
-from pymc_rmhmc.model.field.field_or_other import field_asked_for
+from pymc_rmhmc.model.field.field_or_other import as_field, field_asked_for
 from pymc_rmhmc.model.field.probing import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.field.residuals import has_residuals
 from pymc_rmhmc.model.graph.graphs import by_python, value_inputs
@@ -408,6 +408,18 @@ def test_a_triangle_of_many_has_too_many_entries():
     assert plan.read() == DENSE
     with pytest.raises(UnsupportedModelError, match="too many entries"):
         field_asked_for(model, model.initial_point())
+
+
+def test_a_running_sum_that_a_process_adds_to_has_too_many_entries():
+    def build():
+        s, ls, z = pm.HalfNormal("s"), pm.Gamma("ls", 6, 3), pm.Normal("z", shape=200)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", np.linspace(0, 5, 20)[:, None])
+        pm.Poisson("y", pt.exp(pt.cumsum(s * z + f[np.arange(200) % 20])), observed=np.ones(200, int))
+
+    model = model_of(build)
+    with pytest.raises(UnsupportedModelError, match="too many entries"):
+        field_asked_for(model, model.initial_point())
+    assert as_field(model, model.initial_point()) is None
 
 
 def test_a_discrete_variable_in_the_field_is_named():

@@ -18,7 +18,15 @@ from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model.forms.joint_model import JointModel
-from tests.model.test_field_models import bym2, joint_of, mean_and_scale, model_of, schools
+from tests.model.test_field_models import (
+    beside_a_process,
+    bym2,
+    joint_of,
+    mean_and_scale,
+    model_of,
+    process_in_residuals,
+    schools,
+)
 from tests.statistical.test_joint import along_a_trend
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
@@ -41,6 +49,8 @@ def heavy_tails() -> None:
 MODELS: dict[str, Callable[[], None]] = {
     "a dense row": bym2,
     "no site": schools,
+    "a process": beside_a_process("centred"),
+    "a process in residuals": process_in_residuals,
     "not registered, two predictors": mean_and_scale,
     "sites that follow a parameter": counts_with_a_parameter,
     "sites that are tilted": heavy_tails,

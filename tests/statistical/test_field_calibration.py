@@ -35,6 +35,7 @@ INTEGRATOR = RotationSplitting()
 T = 6
 RING = np.roll(np.eye(70), 1, axis=0) + np.roll(np.eye(70), -1, axis=0)
 FIRST, SECOND = np.arange(12) % 3, np.arange(12) // 4
+APART = np.abs(np.subtract.outer(np.arange(11), np.arange(11))) / 4.0
 
 
 class Problem:
@@ -272,13 +273,32 @@ class IntrinsicMap(Problem):
         return rng.poisson(np.exp(held["s"] * (latents["phi"] + held["mix"] * latents["theta"])))
 
 
+class WalkAndProcess(Problem):
+    """A walk, and a process whose covariance moves."""
+
+    scales: ClassVar = {"s": (-1.0, 0.4), "ls": (0.0, 0.4)}
+    n_noise, n_data = 12 + 11, 12
+
+    def build(self, held, data):
+        walk = pm.GaussianRandomWalk("walk", sigma=held["s"], init_dist=pm.Normal.dist(0, 0.5), shape=12)
+        f = pm.MvNormal("f", np.zeros(11), cov=pt.exp(-APART / held["ls"]), shape=11)
+        pm.Poisson("y", pt.exp(walk + f[np.arange(12) % 11]), observed=data)
+
+    def latents(self, held, noise):
+        walk = np.cumsum(np.concatenate((0.5 * noise[:1], held["s"] * noise[1:12])))
+        return {"walk": walk, "f": np.linalg.cholesky(np.exp(-APART / held["ls"])) @ noise[12:]}
+
+    def observe(self, held, latents, rng):
+        return rng.poisson(np.exp(latents["walk"] + latents["f"][np.arange(12) % 11]))
+
+
 PROBLEMS = {
     "series": Series(), "counts": Counts(), "crossed effects": Crossed(), "two predictors": TwoPredictors(),
-    "classes": Classes(),
-    "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
+    "classes": Classes(), "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
+    "walk and process": WalkAndProcess(),
 }  # fmt: skip
-# Fourteen tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 14 / 3
+# Sixteen tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 16 / 3
 
 
 @dataclass

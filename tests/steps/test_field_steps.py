@@ -58,6 +58,15 @@ def proper_map() -> pm.Model:
     return model
 
 
+def season(size: int = 12) -> pm.Model:
+    with pm.Model() as model:
+        s, ls = pm.HalfNormal("s", 0.5), pm.Gamma("ls", 6, 3)
+        trend = pm.GaussianRandomWalk("trend", sigma=s, init_dist=pm.Normal.dist(0, 2), shape=T)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", np.linspace(0, 5, size)[:, None])
+        pm.Poisson("y", pt.exp(trend + f[np.arange(T) % size]), observed=COUNTS)
+    return model
+
+
 def effects() -> pm.Model:
     """So few that nobody takes a field unless it is asked for; no site, since the data are normal."""
     rng, group = np.random.default_rng(1), np.arange(30) % 5
@@ -77,7 +86,10 @@ def running_sum() -> pm.Model:
     return model
 
 
-MODELS = {"series": (series, {"h", "mu"}), "BYM": (bym, {"phi", "theta", "mu"}), "map": (proper_map, {"x", "mu"})}
+MODELS = {
+    "series": (series, {"h", "mu"}), "BYM": (bym, {"phi", "theta", "mu"}), "map": (proper_map, {"x", "mu"}),
+    "process": (season, {"trend, f (56 values)"}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,6 +100,7 @@ def test_neighbours_are_sampled_as_a_field_and_the_log_says_so(name, caplog):
         step = RMHMC()
     (said,) = [r.message for r in caplog.records if "Gaussian field" in r.message]
     assert "neighbours in" in said
+    assert "left to other steps" not in said
     assert all(variable in said for variable in latents)
     assert {v.name for v in step.vars} == {v.name for v in model.continuous_value_vars}
     idata = draw(model, step)
@@ -226,6 +239,14 @@ def test_describe_says_what_the_field_is():
     printed = " ".join(str(describe(effects(), **FIELD)).split())
     assert "because the metric asks for it" in printed
     assert "depends on s, noise" in printed
+
+
+def test_a_process_with_as_many_values_as_a_series_is_no_part_of_a_field():
+    printed = " ".join(str(describe(season())).split())
+    assert "trend + f: 56 values behind 44 observations, Gaussian field with a sparse precision and" in printed
+    assert "and the dense covariance of f, because" in printed
+    assert "next to which f has few values" in printed
+    assert "Gaussian field" not in str(describe(season(T // 2)))
 
 
 def without_gaussians() -> None:

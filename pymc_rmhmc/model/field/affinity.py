@@ -11,19 +11,22 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.contrasts import contrasts_of
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
 from pymc_rmhmc.model.field.running_sum import running_sum
-from pymc_rmhmc.model.graph.graphs import by_python, core_op, inlined, replaced, value_inputs
+from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
+from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, inlined, replaced, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -35,6 +38,8 @@ type Point = dict[str, np.ndarray]
 ROUNDING = 1e-9
 # How far values are moved, in unconstrained units.
 MOVED, SPREAD = 0.5, 0.3
+# Of a vector with a dense covariance: a shorter one is read as any other.
+FEWEST_DENSE = 11
 # As many predictors of one observed variable are looked at.
 MOST_PREDICTORS = 8
 
@@ -69,6 +74,50 @@ class FieldObservation:
     def apart_from_predictors(self) -> TensorVariable:
         """Return the log density as a function of predictors, which reads no latent value."""
         return replaced([self.log_density], {each: each.type() for each in self.predictors})[0]
+
+
+class Kernel(NamedTuple):
+    """A vector with a dense covariance, whose mean is 0, as expressions of value variables.
+
+    Attributes
+    ----------
+    source : TensorVariable
+        The vector, which predictors read.
+    matrix : TensorVariable
+        Its covariance, or the lower factor of that.
+    is_factor : bool
+        Which of them.
+    """
+
+    source: TensorVariable
+    matrix: TensorVariable
+    is_factor: bool
+
+
+def _kernels(model: pm.Model, free: Sequence[TensorVariable], point: Point) -> dict[TensorVariable, LatentVariable]:
+    """Find the vectors with a dense covariance and a mean of 0, as Gaussian processes have them.
+
+    Of few values residuals have few enough entries.
+    """
+    found = dict[TensorVariable, LatentVariable]()
+    for variable in free:
+        is_written_so = isinstance(core_op(variable), MvNormalRV) or str(variable.name).endswith("_rotated_")
+        size = np.size(point[str(model.rvs_to_values[variable].name)])
+        if not is_written_so or variable.ndim != 1 or size < FEWEST_DENSE:
+            continue
+        latent = read_latent(model, variable)
+        if isinstance(latent, str) or latent.root not in ("covariance", "cholesky"):
+            continue
+        if latent.mean is None or not _moves_from_zero(model, latent.mean, point):
+            found[variable] = latent
+    return found
+
+
+def _moves_from_zero(model: pm.Model, mean: TensorVariable, point: Point) -> bool:
+    """Check whether a mean is other than 0 at a point, or at one near it."""
+    evaluate, rng = Evaluator(model, [mean]), np.random.default_rng(0)
+    moved = {name: value + SPREAD * rng.standard_normal(np.shape(value)) for name, value in point.items()}
+    return bool(np.any(evaluate(point)[0]) or np.any(evaluate(moved)[0]))
 
 
 class FieldGraphs:
@@ -107,11 +156,18 @@ class FieldGraphs:
                 expressions["eta", variable], expressions["o", variable] = eta, offset
                 for name, value in reading.parameters.items():
                     expressions["r", variable, name] = value
+        kernels = _kernels(model, self.free, point)
+        for variable, latent in kernels.items():
+            expressions["f", variable], expressions["K", variable] = latent.source, latent.matrix
         known = {key: e for key, e in expressions.items() if e is not None}
         # All at once, so that what is shared stays shared.
         graphs = inlined(model.replace_rvs_by_values(list(known.values())), ())
         self._found = dict(zip(known, graphs, strict=True))
         self.residuals = {v: Residuals(self._found["e", v], self._found.get(("n", v))) for v in gaussian}
+        self.kernels = {
+            v: Kernel(self._found["f", v], self._found["K", v], is_factor=latent.root == "cholesky")
+            for v, latent in kernels.items()
+        }
         self._registered = {v: found[0] for v, found in registered.items() if found is not None}
         self.densities = dict(zip(self.free, model.logp(vars=self.free, sum=False), strict=True))
 
@@ -158,7 +214,7 @@ class FieldGraphs:
     def probe(self) -> Probe:
         """What evaluates every node that depends on a Gaussian variable."""
         gaussian = self.bits_of([v for v in self.free if v in self.residuals])
-        searched = [key for key in self._found if isinstance(key, tuple) and key[0] != "n"]
+        searched = [key for key in self._found if isinstance(key, tuple) and key[0] not in ("n", "K")]
         nodes = dict.fromkeys(n for key in searched for n in ancestors([self._found[key]]))
         moving = [n for n in nodes if self.bits.get(n, 0) & gaussian and getattr(n, "dtype", "")[:5] == "float"]
         return Probe(self, moving)
@@ -275,12 +331,15 @@ class FieldChoice:
         What reads predictors η.
     refused : dict of TensorVariable to str
         Gaussian variables that are left out, and why.
+    kernels : list of TensorVariable
+        The last of the latents, which have a dense covariance.
     """
 
     latents: list[TensorVariable]
     rows: list[TensorVariable]
     observations: list[FieldObservation]
     refused: dict[TensorVariable, str]
+    kernels: list[TensorVariable]
 
 
 def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = None) -> FieldChoice | str:
@@ -308,7 +367,7 @@ def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = 
             refused[variable] = found
     if best is None:
         return f"{candidates[0].name} is no part of one: {refused[candidates[0]]}"
-    return FieldChoice(best.latents, best.rows, best.observations, refused)
+    return replace(best, refused=refused)
 
 
 def _is_linear(graphs: FieldGraphs, variable: TensorVariable) -> bool:
@@ -326,18 +385,11 @@ class _Search:
     def fit(self, latents: Sequence[TensorVariable]) -> FieldChoice | str:
         """Return the field that some variables make, or why they make none."""
         graphs, mask = self._graphs, self._graphs.bits_of(latents)
-        seen = graphs.probe.affine_in(latents)
-        rows: list[TensorVariable] = []
-        for variable in graphs.free:
-            if variable in graphs.residuals:
-                residual = graphs.residuals[variable].values
-                if variable in latents or graphs.bits[residual] & mask:
-                    if residual not in seen.affine:
-                        return f"it does not enter the prior of {variable.name} affinely"
-                    rows.append(variable)
-            elif graphs.bits[graphs.densities[variable]] & mask:
-                return f"the prior of {variable.name} depends on it and is not Gaussian"
-        observations = []
+        seen, kernels = graphs.probe.affine_in(latents), [v for v in latents if v in graphs.kernels]
+        priors = self._priors(latents, mask, seen)
+        if isinstance(priors, str):
+            return priors
+        rows, observations = [v for v in priors if v not in kernels], list[FieldObservation]()
         for variable in graphs.observed:
             observation = graphs.observation(variable)
             if not graphs.reads(observation.log_density) & mask:
@@ -349,7 +401,22 @@ class _Search:
             if isinstance(found, str):
                 return found
             observations.append(found)
-        return FieldChoice(list(latents), rows, observations, {})
+        ordered = [*(v for v in latents if v not in kernels), *kernels]
+        return FieldChoice(ordered, rows, observations, {}, kernels)
+
+    def _priors(self, latents: Sequence[TensorVariable], mask: int, seen: Affine) -> list[TensorVariable] | str:
+        """Return the free variables whose residuals depend on the latents, or why one is no part of a field."""
+        graphs, found = self._graphs, list[TensorVariable]()
+        for variable in graphs.free:
+            if variable in graphs.residuals:
+                residual = graphs.residuals[variable].values
+                if variable in latents or graphs.bits[residual] & mask:
+                    if residual not in seen.affine:
+                        return f"it does not enter the prior of {variable.name} affinely"
+                    found.append(variable)
+            elif graphs.bits[graphs.densities[variable]] & mask:
+                return f"the prior of {variable.name} depends on it and is not Gaussian"
+        return found
 
     def _predicted(self, observation: FieldObservation, mask: int, seen: Affine) -> FieldObservation | str:
         """Return an observation with its predictors, or why it has none."""

@@ -17,14 +17,17 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import listed
+from pymc_rmhmc.interfaces.stated import FieldKernel
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
 from pymc_rmhmc.model.field.probing import Map, NotSparse
+from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
+from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.observed.observed_terms import gradient_by
 
 __all__ = ["FieldPlan", "plan_field"]
@@ -65,12 +68,12 @@ class FieldPlan:
     def read(self) -> ReadField | str:
         """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read."""
         affine = self.expressions
-        foreign = [str(v.name) for v in affine.others]
+        foreign = [str(v.name) for v in (*affine.others, *value_inputs(self.model, self.covariances))]
         if foreign:
             return f"how it enters depends on {listed(foreign)}, which another step samples"
         theta = self.theta.pack(self.graphs.point)
         try:
-            moving = read_maps(affine, theta)
+            moving = read_maps(affine, theta, self._kernels())
         except NotSparse:
             return DENSE
         found = ReadField(self, affine, moving)
@@ -86,6 +89,20 @@ class FieldPlan:
     def latent_values(self) -> list[TensorVariable]:
         """The value variables of x."""
         return [self.graphs.values[v] for v in self.choice.latents]
+
+    @cached_property
+    def covariances(self) -> list[TensorVariable]:
+        """Of each kernel its covariance, or the factor of that, as a function of θ."""
+        return self.theta.place([self.graphs.kernels[v].matrix.astype("float64") for v in self.choice.kernels])
+
+    def _kernels(self) -> tuple[FieldKernel, ...]:
+        """Return what is known of the kernels before θ is."""
+        known = [(self.graphs.values[v], self.graphs.kernels[v]) for v in self.choice.kernels]
+        parts = self.expressions.blocks[len(self.choice.latents) - len(known) :]
+        return tuple(
+            FieldKernel(part.stop - part.start, kernel.source is value, kernel.is_factor)
+            for part, (value, kernel) in zip(parts, known, strict=True)
+        )
 
     @cached_property
     def expressions(self) -> AffineExpressions:
@@ -108,7 +125,7 @@ class FieldPlan:
 
             return [at(theta) for theta in points]
 
-        walks = with_walks(made, latents, blocks, compiled)
+        walks = with_walks(made, latents, blocks, len(choice.kernels), compiled)
         residual, predictor = (each.astype("float64") for each in walks.expressions)
         values = walks.values if walks.places else pt.zeros(0)
         as_written = replaced(made, {latents: walks.values})
@@ -125,16 +142,18 @@ class FieldPlan:
         return dict(zip(self.choice.latents, counts, strict=True))
 
     def places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
-        """Return x, the part of each variable, and what takes the place of value variables."""
-        graphs = self.graphs
-        values = self.latent_values
-        shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
+        """Return x, the part of each variable, and what takes the place of value variables, or of a kernel's vector."""
+        graphs, kernels = self.graphs, self.choice.kernels
+        read = [graphs.kernels[v].source if v in kernels else graphs.values[v] for v in self.choice.latents]
+        shapes = [np.shape(graphs.point[str(v.name)]) for v in self.latent_values]
         ends = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
         blocks = [slice(a, b) for a, b in itertools.pairwise(ends)]
         latents = pt.dvector("latents", shape=(ends[-1],))
         parts = {
-            value: pt.specify_shape(taken(latents, part, shape).astype(value.dtype), value.type.shape)
-            for value, part, shape in zip(values, blocks, shapes, strict=True)
+            node: pt.specify_shape(
+                taken(latents, part, (*shape, *[1] * (node.ndim - len(shape)))).astype(node.dtype), node.type.shape
+            )
+            for node, part, shape in zip(read, blocks, shapes, strict=True)
         }
         return latents, blocks, {**self.theta.parts, **parts}
 
@@ -182,6 +201,12 @@ class ReadField:
         """Compare the log density of residuals and observations with PyMC's, at other values of θ and x."""
         plan, choice = self.plan, self.plan.choice
         latents, _, places = plan.places()
+        for variable, matrix in zip(choice.kernels, plan.covariances, strict=True):
+            kernel, value = plan.graphs.kernels[variable], plan.graphs.values[variable]
+            if kernel.source is not value:  # PyMC's density reads it through the whitened vector
+                whitened, lower = places[kernel.source], matrix if kernel.is_factor else pt.linalg.cholesky(matrix)
+                vector = (lower @ whitened).astype(whitened.dtype)
+                places |= {value: whitened.flatten(), kernel.source: pt.specify_shape(vector, kernel.source.type.shape)}
         read = [*choice.rows, *(o.variable for o in choice.observations)]
         residuals = pt.concatenate([plan.graphs.residuals[v].values for v in choice.rows])
         observed = joined([pt.zeros(1), *(o.log_density for o in choice.observations)])
@@ -210,11 +235,12 @@ class ReadField:
         for each in choice.observations:
             observed.append(PredictorTerms(each, first, theta))
             first += observed[-1].size
-        normaliser = self._log_normalisers().sum()
-        name = " + ".join(str(v.name) for v in choice.latents)
-        maps, read_from, point = self.moving, self.affine.rows, plan.graphs.point
+        maps, read_from, point = self.moving.maps, self.affine.rows, plan.graphs.point
+        normaliser = self._log_normalisers().sum() - HALF_LOG_2PI * maps.n_dense
+        name = " + ".join(names_of([v]) for v in choice.latents)
+        numbers = pt.concatenate([self.moving.numbers, *(matrix.ravel() for matrix in plan.covariances)])
         block = FieldBlock(
-            model, name, values, theta, maps.maps, maps.numbers, normaliser, observed, read_from, point
+            model, name, values, theta, maps, numbers, normaliser, observed, read_from, point
         )  # fmt: skip
         summed = sum((each.sum() for each in theta.place(self.rest)), start=pt.zeros(()))
         function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)], point)
@@ -230,7 +256,7 @@ class ReadField:
     def _outside(self) -> list[TensorVariable]:
         """List the variables and potentials whose densities are not of the field."""
         choice, model = self.plan.choice, self.plan.model
-        inside = {*choice.rows, *(o.variable for o in choice.observations)}
+        inside = {*choice.rows, *choice.kernels, *(o.variable for o in choice.observations)}
         return [v for v in (*model.basic_RVs, *model.potentials) if v not in inside]
 
     def _log_normalisers(self) -> TensorVariable:
@@ -252,7 +278,7 @@ class ReadField:
     def _of_likelihoods(self, normaliser: TensorVariable) -> NDArray[np.int64]:
         """Find the coordinates of θ that only parameters of likelihoods read."""
         theta = self.plan.theta
-        inside = set(ancestors([*self.affine.rows, normaliser]))
+        inside = set(ancestors([*self.affine.rows, normaliser, *self.plan.covariances]))
         parameters = set(ancestors([
             e for o in self.plan.choice.observations for e in (*o.parameters.values(), o.log_density)
         ]))  # fmt: skip

@@ -6,7 +6,7 @@ Entries that move in proportion share one number: most models have one to four, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor
@@ -20,7 +20,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
+from pymc_rmhmc.interfaces.stated import AffineRows, FieldKernel, FieldMaps
 from pymc_rmhmc.model.field.probing import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.graph.graphs import by_python
 
@@ -84,13 +84,13 @@ class MovingMaps:
     dense: Indices
 
 
-def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
-    """Read J, c, A and a about a θ.
+def read_maps(affine: AffineExpressions, theta: Array, kernels: tuple[FieldKernel, ...] = ()) -> MovingMaps:
+    """Read J, c, A and a about a θ, with the last values those of `kernels`.
 
     Raises
     ------
     NotSparse
-        If they have too many entries, or a dense row moves with θ.
+        If they have too many entries, or a dense row moves with θ or reads a kernel's vector.
     """
     size = affine.blocks[-1].stop
     function = by_python([affine.latents, affine.theta, *affine.others], affine.rows)
@@ -116,6 +116,9 @@ def read_maps(affine: AffineExpressions, theta: Array) -> MovingMaps:
     numbers = _numbers(affine, shared, row, column, seeds, colour)
     rows, offset = _dense_rows(affine, points, dense, size)
     maps = _maps(shared, row, column, (n_residuals, n_predictors, n_values), dense, size, rows, offset)
+    maps = replace(maps, kernels=kernels)
+    if maps.dense[:, size - maps.n_dense :].any():
+        raise NotSparse
     return MovingMaps(maps, numbers, dense)
 
 

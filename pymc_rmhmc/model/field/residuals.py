@@ -27,7 +27,7 @@ from pymc_rmhmc.model.forms.priors import root_of
 from pymc_rmhmc.model.graph.graphs import by_python, core_op
 from pymc_rmhmc.usage import called_as
 
-__all__ = ["MOST_EIGENVALUES", "Residuals", "has_residuals", "register_residuals", "residuals_of"]
+__all__ = ["HALF_LOG_2PI", "MOST_EIGENVALUES", "Residuals", "has_residuals", "register_residuals", "residuals_of"]
 
 type Array = NDArray[np.float64]
 type Parameters = Sequence[TensorVariable]

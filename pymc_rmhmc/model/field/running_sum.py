@@ -110,8 +110,9 @@ def _added(walk: TensorVariable, terms: TensorVariable, axis: int) -> TensorVari
 
 
 def with_walks(
-    expressions: Sequence[TensorVariable], latents: TensorVariable, blocks: list[slice], compiled: Compile
-) -> Walks:
+    expressions: Sequence[TensorVariable], latents: TensorVariable, blocks: list[slice], n_kernels: int,
+    compiled: Compile,
+) -> Walks:  # fmt: skip
     """Put the walks that running sums make in the place of the values that they add up, as far as that can be done.
 
     Parameters
@@ -122,6 +123,8 @@ def with_walks(
         The vector of these.
     blocks : list of slice
         The part of each variable.
+    n_kernels : int
+        How many of the last ones have a dense covariance: a sum that reads one of these is left as it is.
     compiled : callable
         Makes functions of latent values of an expression, one for each of a few θ.
     """
@@ -133,7 +136,7 @@ def with_walks(
     for each in sums:
         old, *inputs = graphs[first : first + 1 + len(each.inputs)]
         first += 1 + len(inputs)
-        walk = _walk(each._replace(total=old, inputs=inputs), latents, blocks, compiled)
+        walk = _walk(each._replace(total=old, inputs=inputs), latents, blocks, n_kernels, compiled)
         if walk is not None:
             expression, values, place = walk
             new = old.type.filter_variable(pt.specify_shape(expression.astype(old.dtype), old.type.shape))
@@ -143,7 +146,7 @@ def with_walks(
 
 
 def _walk(
-    sums: Recursion, latents: TensorVariable, blocks: list[slice], compiled: Compile
+    sums: Recursion, latents: TensorVariable, blocks: list[slice], n_kernels: int, compiled: Compile
 ) -> tuple[TensorVariable, TensorVariable, Indices] | None:
     """Return a running sum by x, the values before by x, and which of them it took the place of; None if it cannot."""
     nowhere = np.zeros(blocks[-1].stop)
@@ -157,7 +160,7 @@ def _walk(
         row, column, dense = find_pattern([_flat(each) for each in compiled(advance(zero, latents))], blocks)
     except NotSparse:
         return None
-    if dense.size:
+    if dense.size or (n_kernels and column.max(initial=-1) >= blocks[-n_kernels].start):
         return None
     of_one = _own_values(row, column, shape, nowhere.size)
     own = of_one if of_one is not None else _own_of_a_time(row, column, shape, blocks)

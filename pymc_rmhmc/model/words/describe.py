@@ -372,8 +372,9 @@ def _field(model: pm.Model, metric: str, found: InField) -> ModelDescription:
             label = f"{each.likelihood.name.split('_')[0]} ({each.likelihood.link} link)"
         said.append(f"{each.variable.name}: {label}")
     n_sites = maps.predictors.n_rows or maps.size
-    prior = f"Gaussian field with a sparse precision, because {found.why}"
-    name = " + ".join(str(v.name) for v in choice.latents)
+    dense = f" and the dense covariance of {names_of(choice.kernels)}" if choice.kernels else ""
+    prior = f"Gaussian field with a sparse precision{dense}, because {found.why}"
+    name = " + ".join(names_of([v]) for v in choice.latents)
     block = BlockDescription(name, maps.size, n_sites, prior, tuple(said), (), above)
     steps, reasons = _left_over(model, [*choice.latents, *plan.theta.variables])
     return ModelDescription((block,), metric, above, "", steps, reasons, warning=no_data_in_words(model))
