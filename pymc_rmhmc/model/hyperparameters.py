@@ -189,6 +189,8 @@ def taken(vector: TensorVariable, part: slice, shape: tuple[int, ...]) -> Tensor
 
 def joined(parts: Sequence[TensorVariable]) -> TensorVariable:
     """Return expressions as one vector, element by element; scalars without a reshape, as in `taken`."""
+    if not parts:
+        return pt.zeros(0)
     runs = itertools.groupby((part.astype("float64") for part in parts), key=lambda part: part.ndim == 0)
     return pt.concatenate(
         [whole for scalar, run in runs for whole in ([pt.stack(list(run))] if scalar else [r.ravel() for r in run])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import arviz as az
 import cloudpickle
@@ -116,7 +116,16 @@ def walk() -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("build", [walk, running_sum])
+def two_processes() -> pm.Model:
+    x = np.linspace(0, 5, 80)[:, None]
+    with pm.Model() as model:
+        kernels = [pm.Gamma(f"scale_{k}", 6, 6) * pm.gp.cov.Matern52(1, ls=1.0) for k in "fg"]
+        f, g = (pm.gp.Latent(cov_func=kernel).prior(k, x) for k, kernel in zip("fg", kernels, strict=True))
+        pm.Normal("y", f, pt.exp(g), observed=np.sin(x[:, 0]))
+    return model
+
+
+@pytest.mark.parametrize("build", [walk, running_sum, two_processes])
 def test_the_reported_log_density_is_the_models_at_every_draw(build):
     model = build()
     idata = draw(model, RMHMC(model=model))
@@ -225,6 +234,41 @@ def test_a_few_neighbours_about_a_vector_are_a_field(nested):
         x = pm.CAR("x", mu=region * np.ones(12), W=ring, alpha=0.9, tau=s**-2)
         pm.Poisson("y", pt.exp(pm.Normal("own", x, t) if nested == "under effects" else x), observed=COUNTS[:12])
     assert ("Gaussian field" in str(describe(model))) == bool(nested)
+
+
+def effects_on_two(n_groups: int) -> pm.Model:
+    with pm.Model() as model:
+        group, s = np.arange(3 * n_groups) % n_groups, pm.HalfNormal("s", 1, shape=2)
+        u = pm.Normal("u", 0, s, shape=(n_groups, 2))
+        pm.Normal("y", u[group, 0], pt.exp(u[group, 1]), observed=np.sin(group))
+    return model
+
+
+def effects_on_classes() -> pm.Model:
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1, shape=3)
+        u = pm.Normal("u", 0, s, shape=(50, 3))
+        pm.Categorical("y", logit_p=u[np.arange(100) % 50], observed=np.arange(100) % 3)
+    return model
+
+
+def robust_effects() -> pm.Model:
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        u = pm.Normal("u", 0, s, shape=160)
+        pm.StudentT("y", nu=pm.Gamma("nu", 2, 0.1), mu=u, sigma=pm.HalfNormal("noise"), observed=np.sin(np.arange(160)))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "is_field"),
+    [
+        (two_processes, True), (partial(effects_on_two, 80), True), (effects_on_classes, True),
+        (partial(effects_on_two, 20), False), (robust_effects, False),
+    ],
+)  # fmt: skip
+def test_what_is_read_through_several_predictors_is_a_field(build, is_field):
+    assert ("through several predictors" in " ".join(str(describe(build())).split())) is is_field
 
 
 def test_describe_says_what_the_field_is():

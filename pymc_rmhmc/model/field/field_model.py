@@ -111,7 +111,7 @@ class FieldPlan:
         nodes = [p for o in choice.observations for p in o.predictors]
         residuals = [graphs.residuals[v].values for v in choice.rows]
         latents, blocks, places = self.places()
-        made = replaced([pt.concatenate(residuals), joined(nodes) if nodes else pt.zeros(0)], places)
+        made = replaced([joined(residuals), joined(nodes)], places)
         others = [v for v in value_inputs(graphs.model, made) if v not in places]
         given = [np.asarray(graphs.point[str(v.name)]) for v in others]
         inputs = [latents, self.theta.symbol, *others]
@@ -208,8 +208,8 @@ class ReadField:
                 vector = (lower @ whitened).astype(whitened.dtype)
                 places |= {value: whitened.flatten(), kernel.source: pt.specify_shape(vector, kernel.source.type.shape)}
         read = [*choice.rows, *(o.variable for o in choice.observations)]
-        residuals = pt.concatenate([plan.graphs.residuals[v].values for v in choice.rows])
-        observed = joined([pt.zeros(1), *(o.log_density for o in choice.observations)])
+        residuals = joined([plan.graphs.residuals[v].values for v in choice.rows])
+        observed = joined([o.log_density for o in choice.observations])
         its = joined(plan.model.logp(vars=read, sum=False))
         graph = [self._log_normalisers(), *replaced([-0.5 * residuals**2, observed, its], places)]
         function = by_python([latents, plan.theta.symbol], graph)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-from pymc.distributions.multivariate import CARRV, ICARRV
+from pymc.distributions.multivariate import CARRV, ICARRV, DirichletMultinomialRV
 from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import CategoricalRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
@@ -25,6 +26,8 @@ type Point = dict[str, np.ndarray]
 
 # What makes neighbours in time or in space depend on one another.
 SERIES_AND_MAPS = (AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV, ICARRV, CARRV)
+# Of which one observation reads a value for each class.
+OF_CLASSES = (CategoricalRV, DirichletMultinomialRV, MultinomialRV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,12 @@ class FieldPolicy:
     # Series and maps beside a Gaussian process: of fewer values for each of its own, dense blocks are as fast. With 300
     # and 52 values they made 105 effective draws a second and the field 319, with 300 and 150 they made 57 and 48.
     fewest_beside: int = 3
+    # Of what an observation reads through several predictors, as a mean and a spread, or a logit for each class: the
+    # chart of the graph needs long trajectories. Effects of 200 groups on both made 102 in it and 156 as a field, of 60
+    # groups on three classes 50 and 412; of 20 groups 254 and 218. With a Gaussian process among them no other chart
+    # takes them together, but its matrices are dense.
+    fewest_of_several: int = 150
+    most_dense: int = 1500
     # Its chart for θ is dense, and learned from draws.
     most_hyperparameters: int = 60
 
@@ -114,7 +123,18 @@ def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
     sums = [v for v in ancestors([*model.basic_RVs, *model.potentials]) if running_sum(v.owner)] if series else []
     if series.intersection(ancestors(sums)):
         return True
-    return sum(size for size in sizes.values() if size > 1) >= policy.fewest_effects
+    vectors = [v for v, size in sizes.items() if size > 1]
+    n_values = sum(sizes[v] for v in vectors)
+    if n_values >= policy.fewest_of_several and any(_reads_several(y, vectors) for y in model.observed_RVs):
+        return True
+    return n_values >= policy.fewest_effects
+
+
+def _reads_several(observed: TensorVariable, vectors: Sequence[TensorVariable]) -> bool:
+    """Return whether vectors are in more than one parameter of a distribution, or in those of classes."""
+    inputs = [] if observed.owner is None else observed.owner.inputs
+    reading = [each for each in inputs if not set(vectors).isdisjoint(ancestors([each]))]
+    return len(reading) > 1 or (len(reading) == 1 and isinstance(core_op(observed), OF_CLASSES))
 
 
 def _shape(model: pm.Model, point: Point, variable: TensorVariable) -> tuple[int, ...]:
@@ -127,14 +147,18 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     if plan.theta.size > policy.most_hyperparameters:
         return ""
     sizes = {v: math.prod(_shape(plan.model, plan.graphs.point, v)) for v in latents}
-    sparse = [v for v in latents if v not in kernels]
+    sparse, reason = [v for v in latents if v not in kernels], ""
     n_sparse, n_dense = (sum(sizes[v] for v in part) for part in (sparse, kernels))
-    if n_sparse < policy.fewest_beside * n_dense:
-        return ""
-    why = _why_sparse(plan, policy, {v: sizes[v] for v in sparse})
-    if not why or not kernels:
-        return why
-    return f"{why}, next to which {_named(kernels)} {'has' if len(kernels) == 1 else 'have'} few values"
+    if n_sparse >= policy.fewest_beside * n_dense:
+        reason = _why_sparse(plan, policy, {v: sizes[v] for v in sparse})
+    if reason and kernels:
+        return f"{reason}, next to which {_named(kernels)} {'has' if len(kernels) == 1 else 'have'} few values"
+    is_large = n_sparse + n_dense >= policy.fewest_of_several
+    if reason or not is_large or n_dense > policy.most_dense or _outside(plan):
+        return reason
+    several = [o.variable for o in plan.choice.observations if _reads_several(o.variable, latents)]
+    verb = "reads" if len(several) == 1 else "read"
+    return f"{_named(several)} {verb} {_named(latents)} through several predictors" if several else ""
 
 
 def _why_sparse(plan: FieldPlan, policy: FieldPolicy, sizes: dict[TensorVariable, int]) -> str:

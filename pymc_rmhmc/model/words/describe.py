@@ -372,8 +372,9 @@ def _field(model: pm.Model, metric: str, found: InField) -> ModelDescription:
             label = f"{each.likelihood.name.split('_')[0]} ({each.likelihood.link} link)"
         said.append(f"{each.variable.name}: {label}")
     n_sites = maps.predictors.n_rows or maps.size
-    dense = f" and the dense covariance of {names_of(choice.kernels)}" if choice.kernels else ""
-    prior = f"Gaussian field with a sparse precision{dense}, because {found.why}"
+    made_of = ["a sparse precision"] if len(choice.latents) > len(choice.kernels) else []
+    made_of += [f"the dense covariance of {names_of(choice.kernels)}"] if choice.kernels else []
+    prior = f"Gaussian field with {' and '.join(made_of)}, because {found.why}"
     name = " + ".join(names_of([v]) for v in choice.latents)
     block = BlockDescription(name, maps.size, n_sites, prior, tuple(said), (), above)
     steps, reasons = _left_over(model, [*choice.latents, *plan.theta.variables])
