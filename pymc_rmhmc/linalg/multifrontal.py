@@ -292,7 +292,7 @@ def factorise_fronts(
         r, is_leaf, is_small = m - k, table[s, FIRST] == s, k * m * m <= FOR_BLAS
         if is_leaf:
             _clear_updates(table, s, flat)
-        if is_leaf and k == 1:
+        if is_leaf and is_small and k == 1:
             is_positive = _divide_column(start, m, flat)
         else:
             panel = flat[start : start + k * m].reshape(k, m)

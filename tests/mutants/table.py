@@ -477,6 +477,14 @@ GEOMETRY = [
         "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
     ),
     Mutant(
+        "large-leaves-as-small-ones",
+        "effects of persons who answer all of 100 questions have the density of other data",
+        "factorise_fronts",
+        "if is_leaf and is_small and k == 1:",
+        "if is_leaf and k == 1:",
+        "unit/test_sparse_cholesky.py::test_factors_solves_and_entries_of_the_inverse_are_the_dense_ones",
+    ),
+    Mutant(
         "tilt-without-its-pullback",
         "hyperparameters are led by a gradient that lacks what moves b",
         "_sites_pullback",

@@ -99,6 +99,7 @@ PATTERNS = {
     "random": _random(120, 150),
     "random and full": _random(150, 2000),
     "crossed": _crossed(200, 15, 900),
+    "crossed, with all of many": _with_dense(sp.csr_array(sp.eye_array(30)), 110),
 }
 BOTH = [(name, kind) for name in PATTERNS for kind in (BAND, FRONTS)]
 
