@@ -3084,7 +3084,7 @@ FIELD = [
     Mutant(
         "few-neighbours-about-a-vector-in-the-graphs-chart",
         "a map about effects of its regions makes a hundredth of the effective draws",
-        "field_or_other._why",
+        "field_or_other._why_sparse",
         "(is_large or is_long or _are_about_a_vector(plan, neighbours))",
         "(is_large or is_long)",
         "steps/test_field_steps.py::test_a_few_neighbours_about_a_vector_are_a_field[about regions]",
