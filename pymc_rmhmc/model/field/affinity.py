@@ -18,11 +18,13 @@ import pymc as pm
 from numpy.typing import NDArray
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import MvNormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.contrasts import contrasts_of
+from pymc_rmhmc.model.field.quadratic_potentials import residuals_of_squares
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
@@ -282,6 +284,14 @@ class Probe:
             found = self._function(*values, *(point[str(v.name)] for v in self._others))
         return [np.asarray(each) for each in found]
 
+    @property
+    def points(self) -> list[dict[Variable, Array]]:
+        """Value variables at two points."""
+        others = {v: self._graphs.point[str(v.name)] for v in self._others}
+        rng = np.random.default_rng(1)
+        moved = [b + MOVED * rng.standard_normal(b.shape) for b in self.base]
+        return [dict(zip(self._graphs.values.values(), at, strict=True)) | others for at in (self.base, moved)]
+
     def affine_in(self, variables: Sequence[TensorVariable]) -> Affine:
         """Say which nodes are affine in some free variables together, and which do not move with them."""
         chosen = set(variables)
@@ -325,8 +335,8 @@ class FieldChoice:
     ----------
     latents : list of TensorVariable
         The free variables whose values are x.
-    rows : list of TensorVariable
-        The variables, free or observed, whose residuals e are.
+    rows : dict of TensorVariable to Residuals
+        The variables, free or observed, and the potentials whose residuals e are.
     observations : list of FieldObservation
         What reads predictors η.
     refused : dict of TensorVariable to str
@@ -336,7 +346,7 @@ class FieldChoice:
     """
 
     latents: list[TensorVariable]
-    rows: list[TensorVariable]
+    rows: dict[TensorVariable, Residuals]
     observations: list[FieldObservation]
     refused: dict[TensorVariable, str]
     kernels: list[TensorVariable]
@@ -389,18 +399,19 @@ class _Search:
         priors = self._priors(latents, mask, seen)
         if isinstance(priors, str):
             return priors
-        rows, observations = [v for v in priors if v not in kernels], list[FieldObservation]()
+        rows = {v: graphs.residuals[v] for v in priors if v not in kernels}
+        observations = list[FieldObservation]()
         for variable in graphs.observed:
             observation = graphs.observation(variable)
             if not graphs.reads(observation.log_density) & mask:
                 continue
-            if variable in graphs.residuals and graphs.residuals[variable].values in seen.affine:
-                rows.append(variable)
-                continue
-            found = self._predicted(observation, mask, seen)
+            found = self._squares(observation, mask, seen) or self._predicted(observation, mask, seen)
             if isinstance(found, str):
                 return found
-            observations.append(found)
+            if isinstance(found, Residuals):
+                rows[variable] = found
+            else:
+                observations.append(found)
         ordered = [*(v for v in latents if v not in kernels), *kernels]
         return FieldChoice(ordered, rows, observations, {}, kernels)
 
@@ -426,10 +437,7 @@ class _Search:
             others = [*observation.parameters.values(), *([] if observation.offset is None else [observation.offset])]
             if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
                 return replace(observation, shapes=(graphs.probe.shapes[eta],))
-        ends: dict[TensorVariable, None] = {}
-        known, straight = set(seen.still), self._straight(mask, seen)
-        for each in graphs.inputs_of(variable):
-            self._frontier(each, mask, straight, known, ends)
+        ends = self._ends(observation, mask, seen)
         if not 1 <= len(ends) <= MOST_PREDICTORS:
             return f"{variable.name} reads it through {len(ends)} expressions that are affine"
         sizes = [math.prod(graphs.probe.shapes[each]) for each in ends]
@@ -452,6 +460,25 @@ class _Search:
                 predictors[i], log_density = found
                 shapes[i] = (*shapes[i][:-1], int(predictors[i].type.shape[-1]))
         return FieldObservation(variable, log_density, tuple(predictors), tuple(shapes))
+
+    def _squares(self, observation: FieldObservation, mask: int, seen: Affine) -> Residuals | str | None:
+        """Return the residuals of what is observed or of a potential; None if it has none, or what is wrong with it."""
+        graphs, variable = self._graphs, observation.variable
+        if variable not in graphs.model.potentials:
+            stated = graphs.residuals.get(variable)
+            return stated if stated is not None and stated.values in seen.affine else None
+        ends = dict.fromkeys(_as_it_was(each) for each in self._ends(observation, mask, seen))
+        shapes = {each: graphs.probe.shapes[each] for each in ends}
+        found = residuals_of_squares(observation.log_density, shapes, graphs.probe.points) if ends else None
+        return f"the potential {variable.name} {found}" if isinstance(found, str) else found
+
+    def _ends(self, observation: FieldObservation, mask: int, seen: Affine) -> list[TensorVariable]:
+        """List the last expressions that are affine in the latents on every way to what is observed."""
+        ends: dict[TensorVariable, None] = {}
+        known, straight = set(seen.still), self._straight(mask, seen)
+        for each in self._graphs.inputs_of(observation.variable):
+            self._frontier(each, mask, straight, known, ends)
+        return list(ends)
 
     def _straight(self, mask: int, seen: Affine) -> set[Variable]:
         """Return the nodes that are affine as all are that they are made of: not the logarithm of an exponential."""
@@ -476,3 +503,10 @@ class _Search:
         if node.owner is not None:
             for each in node.owner.inputs:
                 self._frontier(each, mask, straight, known, ends)
+
+
+def _as_it_was(node: TensorVariable) -> TensorVariable:
+    """Return an expression before its axes were put in another order, as ``d @ d`` does with one of two."""
+    while node.owner is not None and isinstance(node.owner.op, DimShuffle):
+        (node,) = node.owner.inputs
+    return node

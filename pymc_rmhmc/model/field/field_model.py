@@ -12,20 +12,22 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pytensor.compile import Function
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.errors import listed
+from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.interfaces.stated import FieldKernel
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
 from pymc_rmhmc.model.field.probing import Map, NotSparse
+from pymc_rmhmc.model.field.quadratic_potentials import ends_in_words, open_direction
 from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
-from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, core_op, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.observed.observed_terms import gradient_by
@@ -66,7 +68,13 @@ class FieldPlan:
         return self.graphs.model
 
     def read(self) -> ReadField | str:
-        """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read."""
+        """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing holds a direction of latent values, as that of a Flat vector of which only steps are read.
+        """
         affine = self.expressions
         foreign = [str(v.name) for v in (*affine.others, *value_inputs(self.model, self.covariances))]
         if foreign:
@@ -83,7 +91,10 @@ class FieldPlan:
             return f"a density that it has no part in reads {listed(foreign)}"
         if not found.agrees(theta):
             return "its residuals are not what they seem at other values"
-        return found if found.has_the_models_density(theta) else "its log density is not the one that PyMC makes of it"
+        if not found.has_the_models_density(theta):
+            return "its log density is not the one that PyMC makes of it"
+        found.check_is_held(theta)
+        return found
 
     @property
     def latent_values(self) -> list[TensorVariable]:
@@ -109,7 +120,7 @@ class FieldPlan:
         """Residuals and predictors as functions of x and θ."""
         graphs, choice = self.graphs, self.choice
         nodes = [p for o in choice.observations for p in o.predictors]
-        residuals = [graphs.residuals[v].values for v in choice.rows]
+        residuals = [each.values for each in choice.rows.values()]
         latents, blocks, places = self.places()
         made = replaced([joined(residuals), joined(nodes)], places)
         others = [v for v in value_inputs(graphs.model, made) if v not in places]
@@ -208,7 +219,7 @@ class ReadField:
                 vector = (lower @ whitened).astype(whitened.dtype)
                 places |= {value: whitened.flatten(), kernel.source: pt.specify_shape(vector, kernel.source.type.shape)}
         read = [*choice.rows, *(o.variable for o in choice.observations)]
-        residuals = joined([plan.graphs.residuals[v].values for v in choice.rows])
+        residuals = joined([each.values for each in choice.rows.values()])
         observed = joined([o.log_density for o in choice.observations])
         its = joined(plan.model.logp(vars=read, sum=False))
         graph = [self._log_normalisers(), *replaced([-0.5 * residuals**2, observed, its], places)]
@@ -224,6 +235,23 @@ class ReadField:
             if math.isfinite(true) and not abs(sum(mine) - true) <= AGREEMENT * (1.0 + abs(true)):
                 return False
         return True
+
+    def check_is_held(self, theta: Array) -> None:
+        """Raise a `ConfigurationError` where a Flat vector is held by nothing in some direction."""
+        plan, maps = self.plan, self.moving.maps
+        flat = [v for v in plan.choice.latents if isinstance(core_op(v), FlatRV)]
+        if not flat:
+            return
+        numbers = by_python([self.affine.theta], self.moving.numbers)(theta)
+        direction = open_direction(maps, numbers)
+        if direction is not None:
+            parts = {str(v.name): part for v, part in zip(plan.choice.latents, self.affine.blocks, strict=True)}
+            flats = listed([str(v.name) for v in flat])
+            raise ConfigurationError(
+                f"Nothing holds {ends_in_words(direction, parts)} where the prior of {flats} is Flat: neither data nor "
+                "a potential change when it moves, so there is no posterior distribution. Give a proper prior, or hold "
+                f'the level by pm.Potential("level", pm.logp(pm.Normal.dist(0, 0.001), {flat[0].name}.mean())).'
+            )
 
     def build(self) -> JointModel:
         """Build the functions of the model."""
@@ -263,12 +291,12 @@ class ReadField:
         """Return the log densities of rows where their residuals are 0, as a graph of θ."""
         graphs, choice = self.plan.graphs, self.plan.choice
         total: list[TensorVariable] = []
-        for variable in choice.rows:
-            values, normaliser = graphs.residuals[variable]
-            if normaliser is None:
-                (density,) = graphs.model.logp(vars=[variable], sum=False)
-                normaliser = density.sum() + 0.5 * (values**2).sum()
-            total.append(normaliser)
+        for variable, (values, normaliser) in choice.rows.items():
+            if normaliser is not None:
+                total.append(normaliser)
+                continue
+            (density,) = graphs.model.logp(vars=[variable], sum=False)
+            total.append(density.sum() + 0.5 * (values**2).sum())
         places = dict[TensorVariable, TensorVariable](self.plan.theta.parts)
         for value in (graphs.values[v] for v in choice.latents):
             zero = pt.zeros(np.shape(graphs.point[str(value.name)]), dtype=value.dtype)

@@ -121,7 +121,7 @@ def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
         return True
     series = {v for v, size in sizes.items() if size >= policy.fewest_neighbours}
     sums = [v for v in ancestors([*model.basic_RVs, *model.potentials]) if running_sum(v.owner)] if series else []
-    if series.intersection(ancestors(sums)):
+    if series.intersection(ancestors([*sums, *model.potentials])):
         return True
     vectors = [v for v, size in sizes.items() if size > 1]
     n_values = sum(sizes[v] for v in vectors)
@@ -168,6 +168,10 @@ def _why_sparse(plan: FieldPlan, policy: FieldPolicy, sizes: dict[TensorVariable
     is_long = any(sizes[v] >= policy.fewest_neighbours for v in neighbours)
     if neighbours and (is_large or is_long or _are_about_a_vector(plan, neighbours)):
         return f"neighbours in {_named(neighbours)} make a sparse precision"
+    tied = _tied(plan, policy)
+    if tied:
+        potentials = _named([v for v in plan.choice.rows if v in plan.model.potentials])
+        return f"the squares in {potentials} tie values of {_named(tied)} in a sparse precision"
     summed = [v for v, n in plan.n_summed.items() if n >= policy.fewest_neighbours]
     if summed:
         sums, walks = ("sum", "is a walk") if len(summed) == 1 else ("sums", "are walks")
@@ -200,6 +204,16 @@ def _chained(plan: FieldPlan) -> list[TensorVariable]:
     bit = {v: graphs.bits_of([v]) for v in single}
     read = [graphs.bits[graphs.residuals[v].values] & ~bit[v] for v in single]
     return [v for v in single if any(each & bit[v] for each in read)]
+
+
+def _tied(plan: FieldPlan, policy: FieldPolicy) -> list[TensorVariable]:
+    """List latent vectors of which a potential has many squares: a series or a map that is written as its steps."""
+    rows, values = plan.choice.rows, plan.graphs.values
+    made = [rows[v].values for v in plan.model.potentials if v in rows]
+    # Second differences of n values are n - 2.
+    read = set(ancestors([e for e in made if (e.type.shape[0] or 0) >= policy.fewest_neighbours - 2]))
+    sizes = {v: math.prod(_shape(plan.model, plan.graphs.point, v)) for v in plan.choice.latents if values[v] in read}
+    return [v for v, size in sizes.items() if size >= policy.fewest_neighbours]
 
 
 def _outside(plan: FieldPlan) -> list[TensorVariable]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pymc.distributions.multivariate import CARRV, ICARRV, ZeroSumNormalRV
 from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.basic import Constant
@@ -148,6 +149,12 @@ def _normals(value: TensorVariable, mean: TensorVariable | float, deviation: Ten
 @_family(NormalRV)
 def _normal(op: Op, value: TensorVariable, mean: TensorVariable, deviation: TensorVariable) -> Residuals:
     return _normals(value, mean, deviation)
+
+
+@_family(FlatRV)
+def _flat(op: Op, value: TensorVariable) -> Residuals:
+    # None: data and potentials hold it, or nothing does.
+    return Residuals(value.flatten()[:0], pt.zeros(()))
 
 
 @_family(ZeroSumNormalRV)

@@ -364,8 +364,9 @@ def _field(model: pm.Model, metric: str, found: InField) -> ModelDescription:
     """Describe a model that is sampled as a Gaussian field."""
     plan, maps = found.read.plan, found.read.moving.maps
     choice, above = plan.choice, tuple(str(v.name) for v in plan.theta.variables)
-    observed = [v for v in choice.rows if v in model.observed_RVs]
-    said = [f"{v.name}: {distribution_of(v)}, of which residuals are read" for v in observed]
+    rows = [(v, distribution_of(v)) for v in choice.rows if v in model.observed_RVs]
+    rows += [(v, "Potential") for v in choice.rows if v in model.potentials]
+    said = [f"{v.name}: {kind}, of which residuals are read" for v, kind in rows]
     for each in choice.observations:
         label = f"{distribution_of(each.variable)}" if each.variable in model.basic_RVs else "Potential"
         if each.likelihood is not None:
