@@ -39,7 +39,7 @@ type Point = dict[str, np.ndarray]
 # Of a second difference, over the size of what it is the difference of: what rounding leaves.
 ROUNDING = 1e-9
 # How far values are moved, in unconstrained units.
-MOVED, SPREAD = 0.5, 0.3
+MOVED, SPREAD, FAR = 0.5, 0.3, 3.0
 # Of a vector with a dense covariance: a shorter one is read as any other.
 FEWEST_DENSE = 11
 # As many predictors of one observed variable are looked at.
@@ -286,11 +286,16 @@ class Probe:
 
     @property
     def points(self) -> list[dict[Variable, Array]]:
-        """Value variables at two points."""
+        """Value variables near the point, and far away on both sides."""
         others = {v: self._graphs.point[str(v.name)] for v in self._others}
         rng = np.random.default_rng(1)
-        moved = [b + MOVED * rng.standard_normal(b.shape) for b in self.base]
-        return [dict(zip(self._graphs.values.values(), at, strict=True)) | others for at in (self.base, moved)]
+        near = [MOVED * rng.standard_normal(b.shape) for b in self.base]
+        far = [FAR * rng.choice([-1.0, 1.0], b.shape) for b in self.base]
+        made = []
+        for sign, moves in ((0.0, near), (1.0, near), (1.0, far), (-1.0, far)):
+            moved = [b + sign * by for b, by in zip(self.base, moves, strict=True)]
+            made.append(dict(zip(self._graphs.values.values(), moved, strict=True)) | others)
+        return made
 
     def affine_in(self, variables: Sequence[TensorVariable]) -> Affine:
         """Say which nodes are affine in some free variables together, and which do not move with them."""

@@ -23,11 +23,11 @@ from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_fie
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
 from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
 from pymc_rmhmc.model.field.probing import Map, NotSparse
-from pymc_rmhmc.model.field.quadratic_potentials import ends_in_words, open_direction
+from pymc_rmhmc.model.field.quadratic_potentials import direction_in_words, open_direction
 from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
-from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, core_op, evaluated_there, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.observed.observed_terms import gradient_by
@@ -237,20 +237,19 @@ class ReadField:
         return True
 
     def check_is_held(self, theta: Array) -> None:
-        """Raise a `ConfigurationError` where a Flat vector is held by nothing in some direction."""
-        plan, maps = self.plan, self.moving.maps
-        flat = [v for v in plan.choice.latents if isinstance(core_op(v), FlatRV)]
+        """Raise a `ConfigurationError` where a Flat prior leaves a direction of latent values to nothing."""
+        latents = self.plan.choice.latents
+        flat = [v for v in latents if _has_flat_prior(self.plan.model, v)]
         if not flat:
             return
-        numbers = by_python([self.affine.theta], self.moving.numbers)(theta)
-        direction = open_direction(maps, numbers)
+        direction = open_direction(self.moving.maps, by_python([self.affine.theta], self.moving.numbers)(theta))
         if direction is not None:
-            parts = {str(v.name): part for v, part in zip(plan.choice.latents, self.affine.blocks, strict=True)}
-            flats = listed([str(v.name) for v in flat])
+            parts = {str(v.name): part for v, part in zip(latents, self.affine.blocks, strict=True)}
             raise ConfigurationError(
-                f"Nothing holds {ends_in_words(direction, parts)} where the prior of {flats} is Flat: neither data nor "
-                "a potential change when it moves, so there is no posterior distribution. Give a proper prior, or hold "
-                f'the level by pm.Potential("level", pm.logp(pm.Normal.dist(0, 0.001), {flat[0].name}.mean())).'
+                f"Nothing holds {direction_in_words(direction, parts)} where the prior of "
+                f"{listed([str(v.name) for v in flat])} is Flat: neither data nor a potential change when it moves, so "
+                "there is no posterior distribution. Give a proper prior, or hold the level by "
+                f'pm.Potential("level", pm.logp(pm.Normal.dist(0, 0.001), {flat[0].name}.mean())).'
             )
 
     def build(self) -> JointModel:
@@ -314,6 +313,13 @@ class ReadField:
         for (value, symbol), part in zip(theta.parts.items(), theta.slices, strict=True):
             found[part] = value in parameters and symbol not in inside
         return np.flatnonzero(found)
+
+
+def _has_flat_prior(model: pm.Model, variable: TensorVariable) -> bool:
+    """Check whether a variable's distribution is Flat, or begins with a Flat one."""
+    others = set(model.basic_RVs) - {variable}
+    made_of = set(ancestors([variable], blockers=others)) - others
+    return any(each.owner is not None and isinstance(each.owner.op, FlatRV) for each in made_of)
 
 
 def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] | None = None) -> FieldPlan | str:

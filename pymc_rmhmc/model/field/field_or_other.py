@@ -168,10 +168,9 @@ def _why_sparse(plan: FieldPlan, policy: FieldPolicy, sizes: dict[TensorVariable
     is_long = any(sizes[v] >= policy.fewest_neighbours for v in neighbours)
     if neighbours and (is_large or is_long or _are_about_a_vector(plan, neighbours)):
         return f"neighbours in {_named(neighbours)} make a sparse precision"
-    tied = _tied(plan, policy)
+    potentials, tied = _tied(plan, policy)
     if tied:
-        potentials = _named([v for v in plan.choice.rows if v in plan.model.potentials])
-        return f"the squares in {potentials} tie values of {_named(tied)} in a sparse precision"
+        return f"the squares in {_named(potentials)} tie values of {_named(tied)} in a sparse precision"
     summed = [v for v, n in plan.n_summed.items() if n >= policy.fewest_neighbours]
     if summed:
         sums, walks = ("sum", "is a walk") if len(summed) == 1 else ("sums", "are walks")
@@ -206,14 +205,14 @@ def _chained(plan: FieldPlan) -> list[TensorVariable]:
     return [v for v in single if any(each & bit[v] for each in read)]
 
 
-def _tied(plan: FieldPlan, policy: FieldPolicy) -> list[TensorVariable]:
-    """List latent vectors of which a potential has many squares: a series or a map that is written as its steps."""
-    rows, values = plan.choice.rows, plan.graphs.values
-    made = [rows[v].values for v in plan.model.potentials if v in rows]
+def _tied(plan: FieldPlan, policy: FieldPolicy) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """List potentials of many squares, and the vectors that they read: a series or a map, written as its steps."""
+    rows, values, fewest = plan.choice.rows, plan.graphs.values, policy.fewest_neighbours
     # Second differences of n values are n - 2.
-    read = set(ancestors([e for e in made if (e.type.shape[0] or 0) >= policy.fewest_neighbours - 2]))
+    many = [v for v in plan.model.potentials if v in rows and (rows[v].values.type.shape[0] or 0) >= fewest - 2]
+    read = set(ancestors([rows[v].values for v in many]))
     sizes = {v: math.prod(_shape(plan.model, plan.graphs.point, v)) for v in plan.choice.latents if values[v] in read}
-    return [v for v, size in sizes.items() if size >= policy.fewest_neighbours]
+    return many, [v for v, size in sizes.items() if size >= fewest]
 
 
 def _outside(plan: FieldPlan) -> list[TensorVariable]:

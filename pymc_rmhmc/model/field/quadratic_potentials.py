@@ -1,4 +1,4 @@
-"""Potentials that are minus half a sum of squares as residuals of a field, and whether a Flat vector is held by them.
+"""Potentials that are minus half a sum of squares as residuals of a field, and what a Flat prior leaves to nothing.
 
 A Potential reads latent values through some last expressions e that are affine in them. It is
 
@@ -28,7 +28,7 @@ from pymc_rmhmc.interfaces.stated import FieldMaps
 from pymc_rmhmc.model.field.residuals import Residuals
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, by_python, replaced
 
-__all__ = ["ends_in_words", "open_direction", "residuals_of_squares"]
+__all__ = ["direction_in_words", "open_direction", "residuals_of_squares"]
 
 type Array = NDArray[np.float64]
 type Values = Mapping[Variable, np.ndarray]
@@ -116,7 +116,7 @@ def open_direction(maps: FieldMaps, numbers: Array) -> Array | None:
     return direction if np.abs(moved).max(initial=0.0) <= OPEN * most else None
 
 
-def ends_in_words(direction: Array, parts: Mapping[str, slice]) -> str:
+def direction_in_words(direction: Array, parts: Mapping[str, slice]) -> str:
     """Name the values that a direction moves: the level of those that it moves alike."""
     said = []
     for name, part in parts.items():
