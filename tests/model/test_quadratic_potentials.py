@@ -187,9 +187,9 @@ def test_a_walk_by_its_steps_is_a_walk_with_a_flat_beginning():
 # --- what is no sum of squares ---
 
 
-def partly():
-    """Squares and a cosine: a likelihood of all of it, as before."""
-    s, x = pm.HalfNormal("s"), pm.Flat("x", shape=T)
+def partly(prior: Callable = lambda: pm.Normal("x", 0, 1, shape=T)):
+    """Squares and a cosine: a likelihood of all of it."""
+    s, x = pm.HalfNormal("s"), prior()
     pm.Potential("bent", -0.5 * s * summed(x[1:] - x[:-1]) - 0.1 * pt.cos(x).sum())
     pm.Poisson("y", pt.exp(x), observed=COUNTS[:T])
 
@@ -214,6 +214,13 @@ def test_what_is_quadratic_in_part_is_read_as_a_likelihood(build):
     assert not any(v in plan.choice.rows for v in model.potentials)
     assert {o.variable.name for o in plan.choice.observations} == {"y", "bent"}
     check_density(Placed(model, joint))
+
+
+def test_what_is_quadratic_in_part_is_no_prior():
+    """Sites approximate it, and nothing else would hold a Flat vector."""
+    model = model_of(lambda: partly(lambda: pm.Flat("x", shape=T)))
+    with pytest.raises(UnsupportedModelError, match="x is no part of one: the potential bent is no sum of squares"):
+        field_asked_for(model, model.initial_point())
 
 
 def test_squares_with_a_slope_of_a_sum_are_left_to_the_graph():
@@ -305,6 +312,18 @@ def nothing_at_all():
 def test_a_direction_that_nothing_holds_is_named(build, said):
     model = model_of(build)
     with pytest.raises(ConfigurationError, match=said):
+        field_asked_for(model, model.initial_point())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_direction_of_a_long_series_is_found(order):
+    def build():
+        s, x = pm.HalfNormal("s"), pm.Flat("x", shape=5000)
+        pm.Potential("steps", pm.logp(pm.Normal.dist(0, s), pt.diff(x, n=order)))
+        pm.Normal("y", pt.diff(x[:100], n=order), s, observed=np.zeros(100 - order))
+
+    model = model_of(build)
+    with pytest.raises(ConfigurationError, match="Nothing holds"):
         field_asked_for(model, model.initial_point())
 
 

@@ -3095,7 +3095,7 @@ FIELD = [
         "quadratic_potentials.residuals_of_squares",
         "at(0.0, [density])[0]",
         "at(1.0, [density])[0]",
-        "model/test_quadratic_potentials.py::test_the_density_of_a_field_with_squares_is_the_models[second differences]",
+        "model/test_quadratic_potentials.py::test_the_density_of_a_field_with_squares_is_the_models[a scale]",
     ),
     Mutant(
         "field-that-nothing-holds",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.elemwise import DimShuffle
@@ -442,6 +443,10 @@ class _Search:
             others = [*observation.parameters.values(), *([] if observation.offset is None else [observation.offset])]
             if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
                 return replace(observation, shapes=(graphs.probe.shapes[eta],))
+        flat = graphs.bits_of([v for v in graphs.free if isinstance(core_op(v), FlatRV)])
+        if variable in graphs.model.potentials and graphs.reads(observation.log_density) & mask & flat:
+            # Sites would be all that it has for a prior, and they know nothing of products.
+            return f"the potential {variable.name} is no sum of squares"
         ends = self._ends(observation, mask, seen)
         if not 1 <= len(ends) <= MOST_PREDICTORS:
             return f"{variable.name} reads it through {len(ends)} expressions that are affine"

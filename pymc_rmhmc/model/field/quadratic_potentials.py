@@ -35,8 +35,9 @@ type Values = Mapping[Variable, np.ndarray]
 
 # How far the expressions are from 0 where derivatives are compared, and what rounding leaves of their difference.
 APART, ROUNDING = (0.0, 0.5, 4.0), 1e-9
-# Of what holds a direction of latent values: added to all of them, and how often they are divided by it.
-RIDGE, N_TURNS, OPEN = 1e-12, 8, 1e-11
+# Of rows of length one: what is added to their precision, how often a direction is divided by it, and how far the rows
+# move at most in a direction that nothing holds.
+RIDGE, N_TURNS, OPEN = 1e-12, 8, 1e-12
 
 
 def residuals_of_squares(
@@ -96,24 +97,31 @@ def _weights(function: Function, shapes: Sequence[tuple[int, ...]], given: Seque
 
 def open_direction(maps: FieldMaps, numbers: Array) -> Array | None:
     """Return a direction (n,) of latent values in which no residual and no predictor moves; None if there is none."""
-    rows = sparse.vstack([
-        sparse.csr_array((each.entries(numbers), (each.row, each.column)), shape=(each.n_rows, maps.size))
+    n = maps.size
+    given = [
+        sparse.csr_array((each.entries(numbers), (each.row, each.column)), shape=(each.n_rows, n))
         for each in (maps.residuals, maps.predictors)
-    ]).tocsc()  # fmt: skip
-    dense = maps.dense
-    precision = rows.T @ rows
-    scale = precision.diagonal().max(initial=0.0) or 1.0
-    solve = splu((precision + RIDGE * scale * sparse.eye_array(maps.size)).tocsc()).solve
-    by_dense = solve(dense.T) if len(dense) else dense.T
+    ]
+    rows = _of_length_one(sparse.vstack(given, format="csr"))
+    dense = _of_length_one(sparse.csr_array(maps.dense)).toarray()
+    solve = splu((rows.T @ rows + RIDGE * sparse.eye_array(n)).tocsc()).solve
+    by_dense = solve(dense.T)
     core = np.eye(len(dense)) + dense @ by_dense
-    direction = np.random.default_rng(0).standard_normal(maps.size)
-    for _ in range(N_TURNS):
-        direction = solve(direction / np.linalg.norm(direction))
+    # A level and a slope are tried as they are: of a long series the solver cannot tell them from slow waves.
+    direction, noise = np.linspace(1.0, 2.0, n), np.random.default_rng(0).standard_normal(n)
+    for turn in range(N_TURNS):
+        direction = direction / np.abs(direction).max()
+        if max(np.abs(each @ direction).max(initial=0.0) for each in (rows, dense)) <= OPEN:
+            return direction
+        direction = solve(direction + (turn == 0) * noise)
         direction -= by_dense @ np.linalg.solve(core, dense @ direction)
-    direction /= np.abs(direction).max()
-    moved = np.concatenate((rows @ direction, dense @ direction))
-    most = math.sqrt(scale) + np.abs(dense).max(initial=0.0)
-    return direction if np.abs(moved).max(initial=0.0) <= OPEN * most else None
+    return None
+
+
+def _of_length_one(rows: sparse.csr_array) -> sparse.csr_array:
+    """Return rows divided by their lengths: what they do not see stays as it is."""
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    return sparse.csr_array(sparse.diags_array(1.0 / np.where(length > 0.0, length, 1.0)) @ rows)
 
 
 def direction_in_words(direction: Array, parts: Mapping[str, slice]) -> str:
