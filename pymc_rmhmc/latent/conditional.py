@@ -45,7 +45,7 @@ class Placement(ABC):
     noise : array
         z.
     pulled : array
-        What the derivative needs again: what y is solved from, of n sites or k latent values; of an arrow ``A D y``.
+        What the derivative needs again: what y is solved from, of n sites or k latent values.
     operator : Root
         Of the prior.
     shift : (n,) array or float, optional

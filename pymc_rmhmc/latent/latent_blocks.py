@@ -11,8 +11,6 @@ from scipy import sparse
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
-from pymc_rmhmc.latent.arrow.arrow_design import Arrow, ArrowConditional, MovingArrow
-from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
@@ -117,11 +115,8 @@ def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like:
 
 
 def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Any) -> Conditional:
-    """Vectors that one matrix reads, in the cheapest form; of a moving matrix the first form decides for all."""
+    """Vectors that one matrix reads, by matrices in the size of the values or of the sites."""
     operators, moves = [operator_of(each) for each in stated.vectors], block.has_moving_design
-    arrow = None if block.is_sum else _arrow(stated.design, sites, like, moves=moves)
-    if arrow is not None:
-        return ArrowConditional(arrow, stated.mean, operators[0], sites)
     n, k = stated.design.shape
     if k > n and not block.is_sum:
         if like is not None and not moves:
@@ -134,25 +129,6 @@ def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, l
     else:
         weights = (MovingWeights if _moves_weights(block) else StandingWeights)(stated.design, sites)
     return LatentSpace(weights, stated.mean, operators, sites, by_design=moves)
-
-
-def _arrow(design: Any, sites: GaussianSites, like: Any, *, moves: bool) -> Arrow | MovingArrow | None:
-    """A whose columns have no row in common, with its weights; None of another."""
-    precision = sites.standing[0].precision
-    if like is not None:
-        known = getattr(like, "arrow", None)
-        if known is None or not moves:
-            return None if known is None else known.at(sites)
-        return MovingArrow(known.pattern, design.data, precision)
-    if moves:
-        # An array may be 0 at one θ alone. With more columns than rows Ā is the sum of differences that the (n, n) form
-        # does not lose.
-        pattern = arrow_pattern(design) if sparse.issparse(design) and design.shape[1] <= design.shape[0] else None
-        return None if pattern is None else MovingArrow(pattern, design.data, precision)
-    rows = sparse.csr_array(design, copy=True)
-    rows.eliminate_zeros()
-    pattern = arrow_pattern(rows)
-    return None if pattern is None else Arrow(pattern, rows.data, precision)
 
 
 def _moves_weights(block: JointBlock) -> bool:

@@ -117,12 +117,12 @@ def test_sums_in_the_size_of_their_values_are_the_model(name):
 
 # Each form of the coefficients' chart, with a noise and with a dispersion.
 MOVING = {
-    "noise_of_a_mixed_model": "Arrow",
-    "dispersion_of_a_mixed_model": "Arrow",
+    "noise_of_a_mixed_model": "LatentSpace",
+    "dispersion_of_a_mixed_model": "LatentSpace",
     "noise_of_a_regression": "LatentSpace",
     "dispersion_of_a_regression": "LatentSpace",
     "noise_beside_more_coefficients_than_data": "SiteSpace",
-    "mixed_model_scaled_and_hierarchical": "Arrow",
+    "mixed_model_scaled_and_hierarchical": "SiteSpace",
 }
 
 
@@ -139,7 +139,7 @@ def test_sites_of_coefficients_follow_the_likelihood_and_the_gradient_is_differe
     position = 0.7 * rng.standard_normal(target.size)
     point = target.at(position)
     form = target.conditional(0, point.theta, sites_at(block, point.theta, sites))
-    assert type(form.arrow if hasattr(form, "arrow") else form).__name__ == MOVING[name]
+    assert type(form).__name__ == MOVING[name]
     slopes = differences(lambda at: target.at(at).log_density, position)
     np.testing.assert_allclose(point.gradient, slopes, rtol=1e-5, atol=1e-5)
     if "sigma_log__" in joint.theta.names:

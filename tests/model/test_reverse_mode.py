@@ -216,8 +216,7 @@ def place(chart: MarginalChart, standard):
 
 def root_of_weights(target: JointTarget, fitted: GaussianSites) -> np.ndarray:
     """F of ``F Fᵀ = AᵀW̄A``."""
-    made = target.conditional(0, np.zeros(target.n_theta), fitted)
-    weights = made.arrow if hasattr(made, "arrow") else made.weights
+    weights = target.conditional(0, np.zeros(target.n_theta), fitted).weights
     return np.stack([weights.root_adjoint(unit) for unit in np.eye(target.density.blocks[0].size)])
 
 

@@ -770,14 +770,6 @@ GEOMETRY = [
         "unit/test_summed_chart.py::test_entered_values_are_placed_and_the_noise_has_its_conditional_law",
     ),
     Mutant(
-        "arrow-forgets-wide-columns",
-        "effects beside a covariate that all observations read have a wrong predictor",
-        "arrow_loops.predict",
-        "            predicted[i] += scale * wide[j, i]",
-        "            predicted[i] += 0.0 * scale * wide[j, i]",
-        "unit/test_diagonal_chart.py::test_noise_is_placed_as_the_prior_times_the_sites",
-    ),
-    Mutant(
         "coefficients-entered-unscaled",
         "coefficients that are given values stand at others",
         "CoefficientsOperator.from_model",

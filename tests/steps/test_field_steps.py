@@ -271,6 +271,29 @@ def test_what_is_read_through_several_predictors_is_a_field(build, is_field):
     assert ("through several predictors" in " ".join(str(describe(build())).split())) is is_field
 
 
+def by_matrix(design: np.ndarray) -> pm.Model:
+    """Effects that a matrix reads, beside a mean and a scale."""
+    with pm.Model() as model:
+        mu, s = pm.Normal("mu"), pm.HalfNormal("s")
+        u = pm.Normal("u", 0, s, shape=design.shape[1])
+        pm.Poisson("y", pt.exp(mu + pt.dot(design, u)), observed=np.resize(COUNTS, len(design)))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["indicators", "few", "bands", "dense"])
+def test_effects_of_groups_are_a_field_if_a_matrix_reads_them(kind):
+    """Not those of a basis, nor so few that the chart of the graph is as fast."""
+    group = np.arange(240) % (10 if kind == "few" else 60)
+    design = np.eye(group.max() + 1)[group]
+    if kind == "bands":
+        design = sum(np.roll(design, k, axis=1) for k in range(4))
+    elif kind == "dense":
+        design = np.random.default_rng(3).normal(size=design.shape)
+    said = " ".join(str(describe(by_matrix(design))).split())
+    assert ("Gaussian field" in said) == (kind == "indicators")
+    assert ("because a sparse matrix reads mu, u" in said) == (kind == "indicators"), said
+
+
 def test_describe_says_what_the_field_is():
     description = describe(series())
     printed = " ".join(str(description).split())

@@ -8,7 +8,6 @@ from scipy import sparse
 from scipy.stats import multivariate_normal, norm
 
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.latent.arrow.arrow_loops import arrow_pattern
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.solvers.dual import gram, weigh
@@ -21,14 +20,12 @@ SHAPES = {
 CASES = [(shape, kind) for shape in SHAPES for kind in ("dense", "sparse")]
 FORMS = {
     "many observations": "LatentSpace", "many coefficients": "SiteSpace",
-    "groups": "Arrow", "groups alone": "Arrow", "crossed groups": "Arrow", "groups of one": "Arrow",
-    "groups of one and crossed": "Arrow",
+    "groups": "LatentSpace", "groups alone": "LatentSpace", "crossed groups": "LatentSpace",
+    "groups of one": "SiteSpace", "groups of one and crossed": "SiteSpace",
 }  # fmt: skip
 MOVING_FORMS = {
     ("many observations", "sparse"): "LatentSpace", ("many coefficients", "sparse"): "SiteSpace",
-    ("groups", "sparse"): "MovingArrow", ("crossed groups", "sparse"): "MovingArrow",
-    # Another θ may have other zeros.
-    ("groups", "dense"): "LatentSpace", ("groups of one", "sparse"): "SiteSpace",
+    ("groups", "sparse"): "LatentSpace", ("groups of one", "sparse"): "SiteSpace",
 }  # fmt: skip
 
 
@@ -136,7 +133,7 @@ def test_a_design_that_is_not_finite_is_a_failure():
 
 @pytest.mark.parametrize(("shape", "form"), FORMS.items())
 def test_the_form_is_the_cheapest(shape, form):
-    assert name_of(Stated(shape, "dense").conditional()) == form
+    assert form_of(Stated(shape, "dense").conditional()) == form
 
 
 @pytest.mark.parametrize(("case", "form"), MOVING_FORMS.items())
@@ -144,22 +141,7 @@ def test_the_form_of_a_moving_design_is_the_cheapest_that_holds_at_every_theta(c
     stated = Stated(*case, moving=True)
     first = stated.conditional()
     again = stated.conditional(like=first, design=2.0 * stated.design)
-    assert name_of(first) == name_of(again) == form
-
-
-def name_of(conditional: Placing) -> str:
-    """The form, and of an arrow which."""
-    form = form_of(conditional)
-    return type(conditional.arrow).__name__ if form == "ArrowConditional" else form
-
-
-def test_a_design_without_columns_is_no_arrow():
-    assert arrow_pattern(sparse.csr_array((3, 0))) is None
-
-
-def test_narrow_columns_of_an_arrow_are_kept_by_their_entries():
-    rows = Stated("crossed groups", "dense").conditional().arrow.rows
-    assert (rows.wide.shape[0], np.unique(rows.others).size) == (1, 5)
+    assert form_of(first) == form_of(again) == form
 
 
 def y_of(stated: Stated, conditional: Placing) -> np.ndarray:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, special
+from scipy import linalg, sparse, special
 
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint
@@ -66,13 +66,16 @@ class TailedPoint:
 
 @dataclass(frozen=True, slots=True)
 class TailedDensity:
-    """The residual of u, from that of z, h of negative and positive u (d,), c (d,), and L (d, d), lower triangular."""
+    """The residual of u, from that of z, h of negative and positive u (d,), c (d,), and L (d, d), lower triangular.
+
+    Most coordinates are noises that L leaves as they are: it is sparse, for there may be thousands.
+    """
 
     residual: Density[DensityPoint]
     lower: Array
     upper: Array
     centre: Array
-    factor: Array
+    factor: sparse.csr_array
 
     def _h(self, signed: Array) -> Array:
         return np.where(signed < 0.0, self.lower, self.upper)
@@ -83,7 +86,7 @@ class TailedDensity:
 
     def to_u(self, z: Array) -> Array:
         """Return u of z."""
-        s = linalg.solve_triangular(self.factor, z - self.centre, lower=True)
+        s = linalg.solve_triangular(self.factor.toarray(), z - self.centre, lower=True)
         h = self._h(s)
         heavy = h > 0.0
         found = s.copy()
@@ -122,7 +125,7 @@ class TailedReference(ResidualReference):
     ) -> None:  # fmt: skip
         centre = np.zeros(inner.size) if centre is None else centre
         factor = np.eye(inner.size) if factor is None else factor
-        density = TailedDensity(inner.residual, lower, upper, centre, factor)
+        density = TailedDensity(inner.residual, lower, upper, centre, sparse.csr_array(factor))
         log_volume = float(np.log(factor.diagonal()).sum())
 
         def stand(values: Array, rng: np.random.Generator) -> TailedPoint:

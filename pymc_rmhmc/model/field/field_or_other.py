@@ -20,7 +20,7 @@ from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
 from pymc_rmhmc.model.observed.observation import names_of
 
-__all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "field_asked_for"]
+__all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "effects_as_field", "field_asked_for"]
 
 type Point = dict[str, np.ndarray]
 
@@ -102,6 +102,17 @@ def as_field(model: pm.Model, point: Point, policy: FieldPolicy = FIELD) -> InFi
     why = _why(plan, policy)
     found = _unless_refused(plan) if why else ""
     return None if isinstance(found, str) else InField(why, found)
+
+
+def effects_as_field(
+    model: pm.Model, point: Point, effects: Sequence[TensorVariable], policy: FieldPolicy = FIELD
+) -> InField | None:
+    """Return the field of effects that a sparse matrix reads; None if they are no field, or too much is outside it."""
+    plan = plan_field(model, point)
+    if isinstance(plan, str) or plan.theta.size > policy.most_hyperparameters:
+        return None
+    found = _unless_refused(plan) if set(effects) <= set(plan.choice.latents) else ""
+    return None if isinstance(found, str) else InField(f"a sparse matrix reads {_named(effects)}", found)
 
 
 def _unless_refused(plan: FieldPlan) -> ReadField | str:

@@ -1,1 +1,0 @@
-"""Coefficients whose design has columns without a row in common, in compiled code."""
