@@ -47,7 +47,7 @@ MOST_COEFFICIENTS = 50
 # slower for coefficients.
 LONG_GRADIENT = 2e-4
 # Of the columns of a matrix so many are looked at, at values moved by this.
-MOST_LOOKED_AT, MOVED = 32, 0.3
+MOST_LOOKED_AT, MOVED = 16, 0.3
 # As many entries a row half of a matrix's columns have together if they have hardly a row in common.
 APART = 1.1
 # Values that lie further from 0, in standard deviations of their prior, leave the squares in sites no digits.
