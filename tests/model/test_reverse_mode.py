@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.approximation.joint_mode import moving_sites
-from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteTilt
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
@@ -220,13 +220,15 @@ def root_of_weights(target: JointTarget, fitted: GaussianSites) -> np.ndarray:
     return np.stack([weights.root_adjoint(unit) for unit in np.eye(target.density.blocks[0].size)])
 
 
-def plain_density(case: Case, target: JointTarget, position, fitted: GaussianSites):
+def plain_density(case: Case, target: JointTarget, position, fitted: GaussianSites, tilt: SiteTilt | None):
     """The log density beyond a standard normal as the chart's formulas have it, but for a constant."""
     joint, d = target.density, target.n_theta
     at, volume = place(target.chart, position[:d])
     theta = {name: at[part.start] for name, part in zip(joint.theta.names, joint.theta.slices, strict=True)}
     power = pt.exp(2.0 * (FITTED_NOISE - theta["sigma_log__"])) if "sigma_log__" in theta else 1.0
     b, w = power * fitted.linear, power * fitted.precision
+    if tilt is not None:
+        b += pt.tanh((at - tilt.centre)[tilt.which]) @ tilt.slopes
     mean, root = case.prior(theta)
     k = root.eval({at: np.zeros(d)}).shape[1]
     first, second = position[d : d + k], position[d + k :]
@@ -273,7 +275,7 @@ def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
         chart = MarginalChart(*rng.normal(0.0, 0.3, (1, d)), lower, *rng.uniform(0.5, 1.5, (4, d)))
     target = JointTarget(joint, [sites], chart)
     position = pt.dvector("position", shape=(target.size,))
-    density = plain_density(case, target, position, fitted)
+    density = plain_density(case, target, position, fitted, sites.tilt)
     reverse = pytensor.function([position], [density, pytensor.grad(density, position)], mode=PYTHON_MODE)
     values = []
     for _ in range(4):

@@ -242,10 +242,8 @@ def evaluate_field(
     linear, precision = at_theta.linear, at_theta.precision
     constants = of_sites(pattern.products, linear, precision) if moves else sites.constants
     field = weigh_field(pattern, constants, numbers)
-    status = WHOLE if math.isfinite(log_normaliser + log_rest) else NOT_FINITE
-    if status == WHOLE and not math.isfinite(field.log_determinant):
-        status = NO_FACTOR
-    if status != WHOLE:
+    status = NO_FACTOR if math.isfinite(log_normaliser + log_rest) else NOT_FINITE
+    if status == NOT_FINITE or not math.isfinite(field.log_determinant):
         return FieldState(
             status, -math.inf, nothing, theta, log_rest, log_normaliser, 0.0, nothing, nothing, nothing, field
         )
@@ -268,8 +266,8 @@ def evaluate_field(
     by_prior = call_for_vector(functions.pullback.address, (theta, by_numbers), functions.pullback.rest)[0]
     by_theta += by_rest + by_prior
     if moves:
-        explained = precision
-        if functions.information.address != 0 or sites.exponents.any():  # w̄ moves, and not b alone
+        explained = precision  # of what moves b alone nothing is asked
+        if functions.information.address != 0 or sites.exponents.any():
             explained = precision * variances_of_rows(pattern.products, numbers, inverse, eta.size)
         by_sites = slope_by_sites(precision, centre, explained, pushed, noise[noise.size - eta.size :], eta)
         _sites_bar(functions, sites, theta, at_theta, by_sites, by_theta)
@@ -277,8 +275,7 @@ def evaluate_field(
     gradient = np.concatenate((standard, by_noise))
     _chart_pullback(chart, placed, by_theta, gradient)
     total += 0.5 * (standard * standard).sum()
-    if not _is_whole(total, gradient):
-        status = NOT_FINITE
+    status = WHOLE if _is_whole(total, gradient) else NOT_FINITE
     return FieldState(
         status, total, gradient, theta, log_rest, log_normaliser, log_likelihood, eta, slope, values, field
     )

@@ -56,7 +56,7 @@ def _basis(
     """Return an orthonormal basis (K, r) of all slopes, those with the largest mean square first."""
     place = pt.tensor("predictor", dtype=predictor.dtype, shape=shape)
     try:
-        slope = pytensor.grad(log_density, predictor)
+        slope = pytensor.grad(log_density, predictor, disconnected_inputs="ignore")
     except NO_DERIVATIVE:
         return None
     (moved,) = replaced([slope], {predictor: _like(place, predictor)})
