@@ -1,4 +1,4 @@
-"""Effective draws a second of series, maps and crossed effects: `RMHMC()` and nutpie, side by side.
+"""Effective draws a second of series, maps, crossed effects and several predictors: `RMHMC()` and nutpie.
 
 ``python -m benchmarks.fields stochastic_volatility bym2:40 --draws 2000 --chart auto field graph --seeds 1 2 3``; a
 number after a colon is the size. Two chains one after another, one BLAS thread; seconds are of the process, tuning
@@ -15,11 +15,12 @@ import warnings
 import numpy as np
 import pymc as pm
 
-from benchmarks.field_problems import PROBLEMS
+from benchmarks import field_problems, predictor_problems
 from benchmarks.measures import largest_rhat, smallest_ess
 from pymc_rmhmc import RMHMC, FlatMetric
 
 MOST_VALUES = 600
+PROBLEMS = {**field_problems.PROBLEMS, **predictor_problems.PROBLEMS}
 
 
 def main() -> None:

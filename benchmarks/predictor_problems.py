@@ -1,6 +1,6 @@
 """Models of which one observation reads several predictors: classes, mean and spread, rate and zero inflation.
 
-Data are drawn from the model at chosen parameters, or are the handwritten digits of scikit-learn.
+Data are drawn from the model at chosen parameters.
 """
 
 from __future__ import annotations
@@ -38,21 +38,6 @@ def three_classes(n: int = 100) -> pm.Model:
     y = (rng.random(n)[:, None] > np.cumsum(odds / odds.sum(axis=1, keepdims=True), axis=1)).sum(axis=1)
     with pm.Model() as model:
         logits = pt.stack([_latent(str(k), x) for k in range(3)], axis=1)
-        pm.Categorical("y", logit_p=logits, observed=y)
-    return model
-
-
-def digits(n: int = 300, free: int = 1) -> pm.Model:
-    """Ten classes of handwritten digits, a process for each with one kernel."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x, y = images[:n] / 16.0, labels[:n]
-    with pm.Model() as model:
-        lengthscale, amplitude = (pm.LogNormal("ell", 1.0, 0.5), pm.HalfNormal("amp", 5.0)) if free else (2.0, 4.0)
-        kernel = amplitude**2 * pm.gp.cov.ExpQuad(x.shape[1], ls=lengthscale)
-        latent = pm.gp.Latent(cov_func=kernel)
-        logits = pt.stack([latent.prior(f"f_{k}", X=x, jitter=JITTER) for k in range(10)], axis=1)
         pm.Categorical("y", logit_p=logits, observed=y)
     return model
 
@@ -118,5 +103,5 @@ def mean_and_volatility(n: int = 1000) -> pm.Model:
 
 PROBLEMS: dict[str, Callable[..., pm.Model]] = {
     each.__name__: each
-    for each in (three_classes, digits, mean_and_noise, effects_on_both, rate_and_zeros, mean_and_volatility)
+    for each in (three_classes, mean_and_noise, effects_on_both, rate_and_zeros, mean_and_volatility)
 }
