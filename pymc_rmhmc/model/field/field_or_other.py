@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+import pytensor
 from pymc.distributions.multivariate import CARRV, ICARRV, DirichletMultinomialRV
 from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.traversal import ancestors
@@ -118,6 +119,8 @@ def effects_as_field(
 def _unless_refused(plan: FieldPlan) -> ReadField | str:
     """Read a field, or say why it cannot be."""
     try:
+        for observation in plan.choice.observations:
+            pytensor.grad(observation.log_density, list(observation.predictors), disconnected_inputs="ignore")
         return plan.read()
     except NO_DERIVATIVE:
         return "PyTensor has no derivative of it"
