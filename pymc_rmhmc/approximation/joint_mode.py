@@ -138,18 +138,18 @@ def moving_sites(
 def _tilt_of(block: JointBlock, theta: Array, moving: MovingSites, nodes: Array) -> SiteTilt | None:
     """Find how the mean of the likelihood's slopes at two η (2, n) grows with its parameters beyond the sites' power.
 
-    None where nothing does, or sites have one multiple for all as those of coefficients.
+    None where nothing does, or in dense blocks, which gain nothing by it: there every θ costs a factor.
     """
     which = np.flatnonzero(block.likelihood(theta, nodes[0])[2])
-    if block.design_shape is not None or not which.size:
+    if block.maps is None or not which.size:
         return None
-    slopes, held = np.zeros((which.size, block.n_sites)), moving.sites.gradient(nodes.mean(axis=0))
+    slopes, here = np.zeros((which.size, block.n_sites)), _mean_slope(block, theta, nodes)
     for row, j in enumerate(which):
         step = DIFFERENCE * np.eye(theta.size)[j]
         sides = theta - step, theta + step
         below, above = (_mean_slope(block, side, nodes) for side in sides)
         weaker, stronger = (cast("RaisedSites", sites_at(block, side, moving)).power for side in sides)
-        slopes[row] = (above - below - (stronger - weaker) * held) / (2.0 * DIFFERENCE)
+        slopes[row] = (above - below - (stronger - weaker) * here) / (2.0 * DIFFERENCE)
     return SiteTilt(theta, which, slopes) if np.isfinite(slopes).all() else None
 
 

@@ -504,8 +504,8 @@ GEOMETRY = [
         "tilt-of-one-side",
         "sites follow half of what a parameter does to the slope",
         "_tilt_of",
-        "(above - below - (stronger - weaker) * held) / (2.0 * DIFFERENCE)",
-        "(above - below - (stronger - weaker) * held) / (4.0 * DIFFERENCE)",
+        "(above - below - (stronger - weaker) * here) / (2.0 * DIFFERENCE)",
+        "(above - below - (stronger - weaker) * here) / (4.0 * DIFFERENCE)",
         "model/test_field_target.py::test_sites_follow_the_slope_of_what_the_likelihood_reads",
     ),
     Mutant(

@@ -209,21 +209,16 @@ class StaleCentre(JointTarget):
         fixed = super().conditional(which, np.zeros(self.n_theta), sites, **options)
         made.log_evidence += half_square_of_centre(fixed, made) - half_square_of_centre(made, made)
         for name in ("_linear", "_slope", "_centre_dual", "centre"):
-            if name in vars(centred(made)):
-                setattr(centred(made), name, getattr(centred(fixed), name))
+            if name in vars(made):
+                setattr(made, name, getattr(fixed, name))
         return made
-
-
-def centred(conditional):
-    """What holds a conditional's centre."""
-    return conditional if hasattr(conditional, "_centre_dual") else conditional._inner
 
 
 def half_square_of_centre(centre, conditional) -> float:
     """The evidence's ``½ cᵀc``, with the centre of one conditional in the prior of another."""
     if hasattr(conditional, "_centre_dual"):
         return 0.5 * centre._slope @ (conditional._covariance @ centre._centre_dual)
-    return 0.5 * (conditional._spread * centre._inner._linear) @ centre._inner.centre
+    return 0.5 * conditional._stack.draw_adjoint(centre._linear) @ centre.centre_whitened
 
 
 class WithoutDeterminant(JointTarget):
@@ -231,12 +226,8 @@ class WithoutDeterminant(JointTarget):
 
     def conditional(self, which, theta, sites, **options):
         made = super().conditional(which, theta, sites, **options)
-        if hasattr(made, "_factor") and not hasattr(made, "_inner"):
-            made.log_evidence += np.log(made._factor.diagonal()).sum()
-        elif hasattr(made, "_centre_dual"):
-            made.log_evidence += np.log(made._inner.diagonal()).sum()
-        else:
-            made.log_evidence += 0.5 * made._inner.log_determinant
+        factor = made._factor if hasattr(made, "_factor") else made._inner
+        made.log_evidence += np.log(factor.diagonal()).sum()
         return made
 
 
@@ -245,7 +236,7 @@ class WithoutSpreadsVolume(JointTarget):
 
     def conditional(self, which, theta, sites, **options):
         made = super().conditional(which, theta, sites, **options)
-        made.log_evidence -= np.log(np.abs(made._spread)).sum()
+        made.log_evidence -= sum(np.log(np.abs(each.spread)).sum() for each in made._operators)
         return made
 
 
