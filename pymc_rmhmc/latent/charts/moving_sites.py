@@ -21,10 +21,10 @@ probit under a normal prior, by regression, is ``(2/π) / (1 + (1 - 2/π) amplit
 will, for the prior holds what they let go, and no stronger than the constant.
 
 What a parameter does to the slope beyond its scale, as degrees of freedom move the scale that outliers tell, ρ does not
-follow. So in a field, to b is added, for each coordinate that the likelihood reads, how its expected slope at those two η grows at
-θ̂, times ``tanh(θ - θ̂)``: straight where the posterior is, and bounded beyond (`SiteTilt`). Of Student t returns on a
-walk of log volatility the degrees of freedom and the walk's level had a correlation of 0.7 in z, and have none: 2905
-days made 190 effective draws a second and make 577.
+follow. So in a field b also gets, for each coordinate that the likelihood reads, how its expected slope at those two η
+grows at θ̂, times ``tanh(θ - θ̂)``: straight where the posterior is, and bounded beyond (`SiteTilt`). Of Student t
+returns on a walk of log volatility the degrees of freedom and the walk's level had a correlation of 0.7 in z, and
+have none: 2905 days made 190 effective draws a second and make 577.
 
 Any function of θ is exact, as long as it is differentiated.
 """
