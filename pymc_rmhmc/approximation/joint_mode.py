@@ -119,6 +119,8 @@ def _anchored(
     """Return the sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
         moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
+        if block.has_moving_sites or block.maps is not None
+        else each
         for block, each in zip(density.blocks, sites, strict=True)
     ]
 
@@ -140,8 +142,8 @@ def _tilt_of(block: JointBlock, theta: Array, moving: MovingSites, nodes: Array)
 
     None where nothing does, or in dense blocks, which gain nothing by it: there every θ costs a factor.
     """
-    which = np.flatnonzero(block.likelihood(theta, nodes[0])[2])
-    if block.maps is None or not which.size:
+    which = np.flatnonzero(block.likelihood(theta, nodes[0])[2]) if block.maps is not None else np.zeros(0, np.int64)
+    if not which.size:
         return None
     slopes, here = np.zeros((which.size, block.n_sites)), _mean_slope(block, theta, nodes)
     for row, j in enumerate(which):

@@ -119,8 +119,8 @@ def effects_as_field(
 def _unless_refused(plan: FieldPlan) -> ReadField | str:
     """Read a field, or say why it cannot be."""
     try:
-        for observation in plan.choice.observations:
-            pytensor.grad(observation.log_density, list(observation.predictors), disconnected_inputs="ignore")
+        for each in (o for o in plan.choice.observations if o.likelihood is None):
+            pytensor.grad(each.log_density, list(each.predictors), disconnected_inputs="ignore")
         return plan.read()
     except NO_DERIVATIVE:
         return "PyTensor has no derivative of it"

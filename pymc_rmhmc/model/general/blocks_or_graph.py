@@ -135,8 +135,8 @@ def blocks_or_graph[T](
         why = _why_general(structure, reading)
         if why:
             return InGraphChart(why, reading=reading, advice=written_as_sums(structure))
-        field = effects_as_field(model, point, structure.variables) if _are_of_groups(structure, point) else None
-        return build(structure) if field is None else field
+        effects = effects_as_field(model, point, structure.variables) if _are_of_groups(structure, point) else None
+        return build(structure) if effects is None else effects
 
     try:
         return with_predictors_or_without(model, chosen)
