@@ -154,11 +154,14 @@ class FieldKernel:
         Whether the model's variable is the vector itself, and not the whitened one.
     is_factor : bool
         Whether the model gives the lower factor of K.
+    same_as : int, optional
+        An earlier kernel with the same K, and the same of the rest.
     """
 
     size: int
     is_variable: bool
     is_factor: bool
+    same_as: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

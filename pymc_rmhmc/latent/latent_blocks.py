@@ -14,8 +14,10 @@ from pymc_rmhmc.interfaces.stated import StatedPrior, StatedVector
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional
-from pymc_rmhmc.latent.field.field_structure import structure_of
+from pymc_rmhmc.latent.field.field_parts import parts_of
+from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE, structure_of
 from pymc_rmhmc.latent.forms import operator_of
+from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from pymc_rmhmc.latent.solvers.rows import Rows, of_row
@@ -81,7 +83,10 @@ def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSite
         If the prior cannot be used.
     """
     if stated.field is not None:
-        return PrecisionSpace(stated.field, sites, like)
+        parts = parts_of(stated.field.maps)
+        if parts is None:
+            return PrecisionSpace(stated.field, sites, like)
+        return FieldInParts(stated.field, sites, parts, like)
     if block.rows is not None:
         return _of_rows(block, stated, sites, like)
     if block.design_shape is not None:
@@ -142,7 +147,7 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
     Coefficients are not dear: what is factorised there is had with its derivative.
     """
     if block.maps is not None:
-        return structure_of(block.maps).is_expensive
+        return block.maps.n_dense > MOST_CHEAP_DENSE or structure_of(block.maps).is_expensive
     has_factor = block.is_sum or block.design_shape is None
     return has_factor and (not block.fixed_covariance or block.has_moving_sites)
 

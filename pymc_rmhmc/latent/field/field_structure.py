@@ -14,7 +14,7 @@ from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
 from pymc_rmhmc.latent.field.field_loops import DenseRows, FieldPattern, Products, SparseRows
 from pymc_rmhmc.linalg.sparse_cholesky import FRONTS, SparseLayout, sparse_layout
 
-__all__ = ["FieldStructure", "structure_of"]
+__all__ = ["MOST_CHEAP_DENSE", "FieldStructure", "structure_of"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -89,7 +89,7 @@ class FieldStructure:
     def is_expensive(self) -> bool:
         """Whether z moves for little where θ is held: no site sees it, or a factor of P costs several solves."""
         is_large = self.layout.kind == FRONTS and self.layout.n_stored > MOST_CHEAP
-        return is_large or self.maps.n_dense > MOST_CHEAP_DENSE or not self.maps.predictors.n_rows
+        return is_large or not self.maps.predictors.n_rows
 
     @property
     def n_noise(self) -> int:

@@ -17,6 +17,7 @@ from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites
 from pymc_rmhmc.latent.conditional import LatentPlacement
 from pymc_rmhmc.latent.field.field_loops import FieldPattern
+from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.latent.field.field_path import (
     FieldFunctions,
     FieldSites,
@@ -163,7 +164,8 @@ class FieldTarget(JointTarget):
     def _find(self) -> Arguments | None:
         theta = self.chart.place(np.zeros(self.n_theta)).theta
         held, block = self.sites[0], self.density.blocks[0]
-        functions = self._functions(theta)
+        assert block.maps is not None
+        functions = None if parts_of(block.maps) else self._functions(theta)
         if functions is None:
             return None
         space = cast("PrecisionSpace", self.conditional(0, theta, held.sites, derivative=False))

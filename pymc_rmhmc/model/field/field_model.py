@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV
 from pytensor.compile import Function
+from pytensor.graph.basic import equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
@@ -110,10 +111,15 @@ class FieldPlan:
         """Return what is known of the kernels before θ is."""
         known = [(self.graphs.values[v], self.graphs.kernels[v]) for v in self.choice.kernels]
         parts = self.expressions.blocks[len(self.choice.latents) - len(known) :]
-        return tuple(
-            FieldKernel(part.stop - part.start, kernel.source is value, kernel.is_factor)
-            for part, (value, kernel) in zip(parts, known, strict=True)
-        )
+        made: list[FieldKernel] = []
+        for k, (part, (value, kernel)) in enumerate(zip(parts, known, strict=True)):
+            own = FieldKernel(part.stop - part.start, kernel.source is value, kernel.is_factor)
+            alike = (
+                i for i, each in enumerate(made)
+                if each == own and equal_computations([self.covariances[i]], [self.covariances[k]])
+            )  # fmt: skip
+            made.append(replace(own, same_as=next(alike, None)))
+        return tuple(made)
 
     @cached_property
     def expressions(self) -> AffineExpressions:

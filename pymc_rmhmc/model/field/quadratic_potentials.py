@@ -96,13 +96,14 @@ def _weights(function: Function, shapes: Sequence[tuple[int, ...]], given: Seque
 
 
 def open_direction(maps: FieldMaps, numbers: Array) -> Array | None:
-    """Return a direction (n,) of latent values in which no residual and no predictor moves; None if there is none."""
+    """Return a direction (n,) of latent values that moves no residual, kernel or predictor; None if there is none."""
     n = maps.size
     given = [
         sparse.csr_array((each.entries(numbers), (each.row, each.column)), shape=(each.n_rows, n))
         for each in (maps.residuals, maps.predictors)
     ]
-    rows = _of_length_one(sparse.vstack(given, format="csr"))
+    of_kernels = sparse.eye_array(n, format="csr")[n - maps.n_dense :]
+    rows = _of_length_one(sparse.vstack([*given, of_kernels], format="csr"))
     dense = _of_length_one(sparse.csr_array(maps.dense)).toarray()
     solve = splu((rows.T @ rows + RIDGE * sparse.eye_array(n)).tocsc()).solve
     by_dense = solve(dense.T)
