@@ -240,7 +240,7 @@ def _emulate(
 
 def can_be_emulated(density: JointDensity, n_theta: int) -> bool:
     """Return whether an emulator saves anything and has points enough for a parabola in so many hyperparameters."""
-    return are_few(n_theta) and any(map(theta_requires_refactorization, density.blocks))
+    return n_theta > 0 and are_few(n_theta) and any(map(theta_requires_refactorization, density.blocks))
 
 
 def are_few(n_theta: int) -> bool:

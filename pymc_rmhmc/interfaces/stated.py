@@ -154,6 +154,8 @@ class FieldKernel:
         Whether the model's variable is the vector itself, and not the whitened one.
     is_factor : bool
         Whether the model gives the lower factor of K.
+    moves : bool
+        Whether θ moves K.
     same_as : int, optional
         An earlier kernel with the same K, and the same of the rest.
     """
@@ -161,6 +163,7 @@ class FieldKernel:
     size: int
     is_variable: bool
     is_factor: bool
+    moves: bool = True
     same_as: int | None = None
 
 

@@ -14,6 +14,7 @@ from scipy import sparse
 import pymc_rmhmc.model.field.residuals as residuals_module
 from pymc_rmhmc import register_residuals
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
+from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.model.field.affinity import FieldGraphs
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
 from pymc_rmhmc.model.field.field_or_other import as_field, field_asked_for
@@ -483,3 +484,53 @@ def test_a_distribution_of_ones_own_is_registered(registry):
 def test_what_cannot_be_registered_is_an_error(registry, arguments):
     with pytest.raises(ConfigurationError, match=r"register_residuals(\(\))? (needs|cannot be called like this)"):
         register_residuals(*arguments)
+
+
+def process(name: str, **given: object) -> pm.Distribution:
+    apart = np.abs(np.subtract.outer(np.arange(12.0), np.arange(12.0)))
+    return pm.MvNormal(name, np.zeros(12), cov=pt.exp(-apart / given.pop("ls", 2.0)), **given)
+
+
+def test_a_vector_may_be_a_parameter_as_it_is():
+    with pm.Model() as model:
+        pm.Normal("y", process("f"), pt.exp(process("g", ls=pm.HalfNormal("ls"))), observed=np.zeros(12))
+    read = plan_field(model, model.initial_point()).read()
+    assert read.moving.maps.predictors.n_rows == 24
+
+
+@pytest.mark.parametrize("form", ["rows", "outputs", "a loop", "whitened one by one"])
+def test_alike_processes_are_kernels_of_one_covariance(form):
+    with pm.Model() as model:
+        ls, x = pm.HalfNormal("ls"), np.arange(12.0)[:, None]
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.Matern32(1, ls=ls))
+        if form == "rows":
+            f = process("f", ls=ls, shape=(3, 12)).T
+        elif form == "outputs":
+            f = gp.prior("f", x, n_outputs=3).T
+        elif form == "a loop":
+            f = pt.stack([process(f"f{k}", ls=ls) for k in range(3)], axis=1)
+        else:
+            f = pt.stack([gp.prior(f"f{k}", x) for k in range(3)], axis=1)
+        pm.Categorical("y", logit_p=f, observed=np.arange(12) % 3)
+    point = {name: value + 0.3 for name, value in model.initial_point().items()}
+    read = plan_field(model, point).read()
+    assert [each.same_as for each in read.plan.kernels] == [None, 0, 0]
+    parts = parts_of(read.moving.maps)
+    assert [each.sites.size for each in parts.in_sites] == [12, 12]
+    assert len(parts.unseen) == 1
+
+
+def test_processes_of_two_covariances_are_not_alike():
+    with pm.Model() as model:
+        f = pt.stack([process("f", ls=pm.HalfNormal("a")), process("g", ls=pm.HalfNormal("b"))], axis=1)
+        pm.Categorical("y", logit_p=f, observed=np.arange(12) % 2)
+    read = plan_field(model, model.initial_point()).read()
+    assert [each.same_as for each in read.plan.kernels] == [None, None]
+
+
+def test_a_flat_level_next_to_a_process_is_held_by_data():
+    with pm.Model() as model:
+        level = pm.Flat("level")
+        pm.Poisson("y", pt.exp(level + process("f", ls=pm.HalfNormal("ls"))), observed=np.ones(12, int))
+    read = plan_field(model, model.initial_point()).read()
+    assert read.moving.maps.size == 13

@@ -292,13 +292,50 @@ class WalkAndProcess(Problem):
         return rng.poisson(np.exp(latents["walk"] + latents["f"][np.arange(12) % 11]))
 
 
+class Processes(Problem):
+    """A process in a mean and one in the logarithm of a scale, which are parts by themselves."""
+
+    scales: ClassVar = {"ls": (0.0, 0.4), "amp": (-0.5, 0.4)}
+    n_noise, n_data, continuous, step_size = 22, 11, True, 0.2
+
+    def build(self, held, data):
+        f = pm.MvNormal("f", np.zeros(11), cov=pt.exp(-APART / held["ls"]), shape=11)
+        g = pm.MvNormal("g", np.zeros(11), cov=held["amp"] ** 2 * pt.exp(-APART), shape=11)
+        pm.Normal("y", f, pt.exp(g), observed=data)
+
+    def latents(self, held, noise):
+        f = np.linalg.cholesky(np.exp(-APART / held["ls"])) @ noise[:11]
+        return {"f": f, "g": held["amp"] * np.linalg.cholesky(np.exp(-APART)) @ noise[11:]}
+
+    def observe(self, held, latents, rng):
+        return latents["f"] + np.exp(latents["g"]) * rng.normal(size=11)
+
+
+class AlikeProcesses(Problem):
+    """Processes of one covariance in the logits of three classes, of which each contrast is a part by itself."""
+
+    scales: ClassVar = {"ls": (0.0, 0.4)}
+    n_noise, n_data = 33, 11
+
+    def build(self, held, data):
+        f = pm.MvNormal("f", np.zeros(11), cov=2.0 * pt.exp(-APART / held["ls"]), shape=(3, 11))
+        pm.Categorical("y", logit_p=f.T, observed=data)
+
+    def latents(self, held, noise):
+        factor = np.linalg.cholesky(2.0 * np.exp(-APART / held["ls"]))
+        return {"f": (factor @ noise.reshape(3, 11).T).T}
+
+    def observe(self, held, latents, rng):
+        return np.argmax(latents["f"].T + rng.gumbel(size=(11, 3)), axis=1)
+
+
 PROBLEMS = {
     "series": Series(), "counts": Counts(), "crossed effects": Crossed(), "two predictors": TwoPredictors(),
     "classes": Classes(), "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
-    "walk and process": WalkAndProcess(),
+    "walk and process": WalkAndProcess(), "processes": Processes(), "alike processes": AlikeProcesses(),
 }  # fmt: skip
-# Sixteen tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 16 / 3
+# Twenty tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 20 / 3
 
 
 @dataclass

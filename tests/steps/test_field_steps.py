@@ -125,7 +125,20 @@ def two_processes() -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("build", [walk, running_sum, two_processes])
+def alike_processes(*, is_fixed: bool = False) -> pm.Model:
+    apart = np.abs(np.subtract.outer(np.arange(60.0), np.arange(60.0)))
+    with pm.Model() as model:
+        ls = 5.0 if is_fixed else pm.InverseGamma("ls", 5, 20)
+        f = pm.MvNormal("f", np.zeros(60), cov=2.0 * pt.exp(-apart / ls), shape=(3, 60))
+        pm.Categorical("y", logit_p=f.T, observed=np.arange(60) // 7 % 3)
+    return model
+
+
+def fixed_processes() -> pm.Model:
+    return alike_processes(is_fixed=True)
+
+
+@pytest.mark.parametrize("build", [walk, running_sum, two_processes, alike_processes, fixed_processes])
 def test_the_reported_log_density_is_the_models_at_every_draw(build):
     model = build()
     idata = draw(model, RMHMC(model=model))
@@ -163,7 +176,8 @@ def test_most_trajectories_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("build", "during_tuning"), [(series, True), (effects, True), (effects, False), (running_sum, False)]
+    ("build", "during_tuning"),
+    [(series, True), (effects, True), (effects, False), (running_sum, False), (alike_processes, False)],
 )
 def test_a_restored_state_goes_on_alike_in_any_step(build, during_tuning):
     model = build()

@@ -56,7 +56,7 @@ MAPS = {
     "a walk apart": (
         beside([FieldKernel(5, False, False)], field_maps(14, WALK, singles(14))), 1, 1, 0
     ),
-    "a kernel that another residual reads": (
+    "read by another residual": (
         beside(KERNELS, field_maps(12, [*singles(2), [3, 4]], BOTH)), 1, 1, 0
     ),
     "many sites": (
@@ -124,7 +124,7 @@ def test_what_gains_nothing_stays_whole(maps):
 
 
 @IN_PARTS
-def test_evidence_centre_and_marginals_are_those_of_one_precision(name):
+def test_evidence_and_marginals_are_those_of_one_precision(name):
     maps = MAPS[name][0]
     made, one = in_parts(maps), whole(maps)
     assert made.log_evidence == pytest.approx(one.log_evidence, rel=1e-9)
@@ -137,7 +137,7 @@ def test_evidence_centre_and_marginals_are_those_of_one_precision(name):
 
 
 @IN_PARTS
-def test_the_models_values_and_their_density_are_those_of_one_precision(name):
+def test_the_models_values_are_those_of_one_precision(name):
     maps = MAPS[name][0]
     made, one = in_parts(maps), whole(maps)
     placed = made.place(np.random.default_rng(5).standard_normal(made.n_noise))

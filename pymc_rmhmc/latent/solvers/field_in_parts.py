@@ -106,9 +106,10 @@ class FieldInParts:
         if like is not None and np.array_equal(like._stated.numbers, stated.numbers):
             self._operators: list[DenseOperator | None] = like._operators
             self._known: list[_Residuals] = like._known
-            self.parts: list[_Part] = [
-                part._replace(space=part.space.with_sites(of_row(sites, part.sites))) for part in like.parts
-            ]
+            self.parts: list[_Part] = like.parts
+            if like.sites is not sites:
+                own = [part.space.with_sites(of_row(sites, part.sites)) for part in like.parts]
+                self.parts = [part._replace(space=space) for part, space in zip(like.parts, own, strict=True)]
         else:
             self._operators = self._kernel_operators()
             self._known = [self._residuals_of(part) for part in parts.in_sites]
@@ -132,7 +133,7 @@ class FieldInParts:
                 continue
             matrix = self._stated.numbers[start:end].reshape(kernel.size, kernel.size)
             given = (None, matrix) if kernel.is_factor else (matrix.T, None)
-            stated = StatedDense(given[0], 0.0, kernel.is_variable, factor=given[1])
+            stated = StatedDense(given[0], 0.0, kernel.is_variable, moves=kernel.moves, factor=given[1])
             made.append(cast("DenseOperator", operator_of(stated, like)))
         return made
 
@@ -330,9 +331,9 @@ class FieldInParts:
         designs = pulled.design or [None] * len(part.terms)
         for term, bar, design_bar in zip(part.terms, pulled.vectors, designs, strict=True):
             by_entries = None if design_bar is None else design_bar[term.row, term.column]
-            if term.kernel is not None:
+            if term.kernel is not None and self._stated.maps.kernels[term.kernel].moves:
                 self._add_kernel(term.kernel, bar, total)
-            else:
+            elif term.kernel is None:
                 entries = rows.coefficient[term.entries] * self._stated.numbers[rows.number[term.entries]]
                 by_values = np.bincount(term.column, entries * pulled.mean[term.row], term.columns.size)
                 self._add_residuals(known, bar, by_values, total)

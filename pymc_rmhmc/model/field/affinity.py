@@ -98,18 +98,18 @@ class Kernel(NamedTuple):
 
 
 def _kernels(model: pm.Model, free: Sequence[TensorVariable], point: Point) -> dict[TensorVariable, LatentVariable]:
-    """Find the vectors with a dense covariance and a mean of 0, as Gaussian processes have them.
+    """Find the vectors with a dense covariance and a mean of 0, as Gaussian processes have them, or rows of these.
 
     Of few values residuals have few enough entries.
     """
     found = dict[TensorVariable, LatentVariable]()
     for variable in free:
         is_written_so = isinstance(core_op(variable), MvNormalRV) or str(variable.name).endswith("_rotated_")
-        size = np.size(point[str(model.rvs_to_values[variable].name)])
-        if not is_written_so or variable.ndim != 1 or size < FEWEST_DENSE:
+        shape = np.shape(point[str(model.rvs_to_values[variable].name)])
+        if not is_written_so or len(shape) not in (1, 2) or shape[-1] < FEWEST_DENSE:
             continue
         latent = read_latent(model, variable)
-        if isinstance(latent, str) or latent.root not in ("covariance", "cholesky"):
+        if isinstance(latent, str) or latent.root not in ("covariance", "cholesky") or latent.matrix.ndim > 2:
             continue
         if latent.mean is None or not _moves_from_zero(model, latent.mean, point):
             found[variable] = latent
@@ -147,7 +147,7 @@ class FieldGraphs:
             expressions["e", variable], expressions["n", variable] = each
         for each in self.observed:
             expressions["l", each] = _log_density(model, each)
-            for i, parameter in enumerate(_parameters(each)):
+            for i, parameter in enumerate(_parameters(each, self.free)):
                 expressions["p", each, i] = parameter
         for variable, found in registered.items():
             if found is not None:
@@ -249,12 +249,13 @@ def _constants(variable: TensorVariable) -> dict[Variable, Constant]:
     return {p: p.type.make_constant(v) for p, v in zip(made, by_python([], made)(), strict=True)} if made else {}
 
 
-def _parameters(variable: TensorVariable) -> list[TensorVariable]:
+def _parameters(variable: TensorVariable, free: Sequence[TensorVariable]) -> list[TensorVariable]:
     """List a distribution's parameters, where they are numbers; none of one that is made of others."""
     node = variable.owner
     if node is None or not isinstance(node.op, RandomVariable):
         return []
-    return [p for p in node.op.dist_params(node) if p.owner is None or not isinstance(p.owner.op, RandomVariable)]
+    of_numbers = (p for p in node.op.dist_params(node) if p in free or not isinstance(core_op(p), RandomVariable))
+    return list(of_numbers)
 
 
 class Probe:

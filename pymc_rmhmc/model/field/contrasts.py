@@ -62,13 +62,15 @@ def _basis(
     (moved,) = replaced([slope], {predictor: _like(place, predictor)})
     given = value_inputs(model, [moved])
     function, rng = by_python([place, *given], moved), np.random.default_rng(0)
-    known = [np.asarray(point[str(v.name)]) for v in given]
-    with np.errstate(all="ignore"):
-        slopes = np.concatenate([
-            function(SPREAD * rng.standard_normal(shape), *known).reshape(-1, shape[-1])
-            for _ in range(PROBES_BY_CLASS * shape[-1])
-        ])  # fmt: skip
-    if not np.isfinite(slopes).all() or not slopes.any():
+    known, found = [np.asarray(point[str(v.name)]) for v in given], list[Array]()
+    for _ in range(PROBES_BY_CLASS * shape[-1]):
+        # Other predictors and hyperparameters move as well: where they begin, a slope may happen to be 0.
+        others = [v + SPREAD * rng.standard_normal(v.shape) if v.dtype.kind == "f" else v for v in known]
+        with np.errstate(all="ignore"):
+            slope = function(SPREAD * rng.standard_normal(shape), *others)
+        found.append(np.reshape(slope, (-1, shape[-1])))
+    slopes = np.concatenate([each for each in found if np.isfinite(each).all()] or [np.zeros((1, shape[-1]))])
+    if not slopes.any():
         return None
     _, sizes, directions = np.linalg.svd(slopes, full_matrices=False)
     return np.asarray(directions[sizes > ROUNDING * sizes[0]].T)

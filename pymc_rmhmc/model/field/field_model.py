@@ -82,7 +82,7 @@ class FieldPlan:
             return f"how it enters depends on {listed(foreign)}, which another step samples"
         theta = self.theta.pack(self.graphs.point)
         try:
-            moving = read_maps(affine, theta, self._kernels())
+            moving = read_maps(affine, theta, self.kernels)
         except NotSparse:
             return DENSE
         found = ReadField(self, affine, moving)
@@ -107,18 +107,21 @@ class FieldPlan:
         """Of each kernel its covariance, or the factor of that, as a function of θ."""
         return self.theta.place([self.graphs.kernels[v].matrix.astype("float64") for v in self.choice.kernels])
 
-    def _kernels(self) -> tuple[FieldKernel, ...]:
-        """Return what is known of the kernels before θ is."""
-        known = [(self.graphs.values[v], self.graphs.kernels[v]) for v in self.choice.kernels]
-        parts = self.expressions.blocks[len(self.choice.latents) - len(known) :]
-        made: list[FieldKernel] = []
-        for k, (part, (value, kernel)) in enumerate(zip(parts, known, strict=True)):
-            own = FieldKernel(part.stop - part.start, kernel.source is value, kernel.is_factor)
-            alike = (
-                i for i, each in enumerate(made)
-                if each == own and equal_computations([self.covariances[i]], [self.covariances[k]])
-            )  # fmt: skip
-            made.append(replace(own, same_as=next(alike, None)))
+    @cached_property
+    def kernels(self) -> tuple[FieldKernel, ...]:
+        """What is known of the kernels before θ is: of each variable, of all its rows."""
+        first, made = list[int](), list[FieldKernel]()
+        for k, variable in enumerate(self.choice.kernels):
+            value, kernel = self.graphs.values[variable], self.graphs.kernels[variable]
+            *rows, size = np.shape(self.graphs.point[str(value.name)])
+            moves = self.theta.symbol in ancestors([self.covariances[k]])
+            own = FieldKernel(size, kernel.source is value, kernel.is_factor, moves)
+            alike = [
+                at for i, at in enumerate(first)
+                if made[at] == own and equal_computations([self.covariances[i]], [self.covariances[k]])
+            ]  # fmt: skip
+            first.append(alike[0] if alike else len(made))
+            made += [replace(own, same_as=first[k]) if i or alike else own for i in range(math.prod(rows))]
         return tuple(made)
 
     @cached_property
@@ -160,18 +163,17 @@ class FieldPlan:
 
     def places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
         """Return x, the part of each variable, and what takes the place of value variables, or of a kernel's vector."""
-        graphs, kernels = self.graphs, self.choice.kernels
-        read = [graphs.kernels[v].source if v in kernels else graphs.values[v] for v in self.choice.latents]
+        graphs, parts = self.graphs, dict[TensorVariable, TensorVariable]()
         shapes = [np.shape(graphs.point[str(v.name)]) for v in self.latent_values]
         ends = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
         blocks = [slice(a, b) for a, b in itertools.pairwise(ends)]
         latents = pt.dvector("latents", shape=(ends[-1],))
-        parts = {
-            node: pt.specify_shape(
-                taken(latents, part, (*shape, *[1] * (node.ndim - len(shape)))).astype(node.dtype), node.type.shape
-            )
-            for node, part, shape in zip(read, blocks, shapes, strict=True)
-        }
+        for variable, value, part, shape in zip(self.choice.latents, self.latent_values, blocks, shapes, strict=True):
+            node = graphs.kernels[variable].source if variable in self.choice.kernels else value
+            own = taken(latents, part, (*shape, *[1] * (node.ndim - len(shape))))
+            # What a factor multiplies are columns.
+            own = own.T if node is not value and len(shape) > 1 else own
+            parts[node] = pt.specify_shape(own.astype(node.dtype), node.type.shape)
         return latents, blocks, {**self.theta.parts, **parts}
 
 
@@ -223,7 +225,9 @@ class ReadField:
             if kernel.source is not value:  # PyMC's density reads it through the whitened vector
                 whitened, lower = places[kernel.source], matrix if kernel.is_factor else pt.linalg.cholesky(matrix)
                 vector = (lower @ whitened).astype(whitened.dtype)
-                places |= {value: whitened.flatten(), kernel.source: pt.specify_shape(vector, kernel.source.type.shape)}
+                shape = np.shape(plan.graphs.point[str(value.name)])
+                own = (whitened.T if len(shape) > 1 else whitened).reshape(shape)
+                places |= {value: own, kernel.source: pt.specify_shape(vector, kernel.source.type.shape)}
         read = [*choice.rows, *(o.variable for o in choice.observations)]
         residuals = joined([each.values for each in choice.rows.values()])
         observed = joined([o.log_density for o in choice.observations])
@@ -271,7 +275,11 @@ class ReadField:
         maps, read_from, point = self.moving.maps, self.affine.rows, plan.graphs.point
         normaliser = self._log_normalisers().sum() - HALF_LOG_2PI * maps.n_dense
         name = " + ".join(names_of([v]) for v in choice.latents)
-        numbers = pt.concatenate([self.moving.numbers, *(matrix.ravel() for matrix in plan.covariances)])
+        of_kernels = [
+            matrix.ravel() for variable, matrix in zip(choice.kernels, plan.covariances, strict=True)
+            for _ in range(math.prod(np.shape(point[str(plan.graphs.values[variable].name)])[:-1]))
+        ]  # fmt: skip
+        numbers = pt.concatenate([self.moving.numbers, *of_kernels])
         block = FieldBlock(
             model, name, values, theta, maps, numbers, normaliser, observed, read_from, point
         )  # fmt: skip

@@ -168,7 +168,9 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     if reason and kernels:
         return f"{reason}, next to which {_named(kernels)} {'has' if len(kernels) == 1 else 'have'} few values"
     is_large = n_sparse + n_dense >= policy.fewest_of_several
-    if reason or not is_large or n_dense > policy.most_dense or _outside(plan):
+    # Of alike vectors each contrast is a part by itself.
+    n_together = sum(each.size for each in plan.kernels if each.same_as is None)
+    if reason or not is_large or n_together > policy.most_dense or _outside(plan):
         return reason
     several = [o.variable for o in plan.choice.observations if _reads_several(o.variable, latents)]
     verb = "reads" if len(several) == 1 else "read"

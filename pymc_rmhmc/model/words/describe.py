@@ -293,7 +293,8 @@ class ModelDescription:
         """Say in one sentence which hyperparameters are sampled with the latent values, or why none is."""
         if self.hyperparameters:
             return f"Sampled together with the latent values: {listed(self.hyperparameters, '')}."
-        return f"The latent values are sampled alone: {self.alone}."
+        alone = self.alone or "the model has no continuous hyperparameter"
+        return f"The latent values are sampled alone: {alone}."
 
 
 def describe_latents(
