@@ -495,6 +495,7 @@ def test_a_vector_may_be_a_parameter_as_it_is():
     with pm.Model() as model:
         pm.Normal("y", process("f"), pt.exp(process("g", ls=pm.HalfNormal("ls"))), observed=np.zeros(12))
     read = plan_field(model, model.initial_point()).read()
+    assert not isinstance(read, str), read
     assert read.moving.maps.predictors.n_rows == 24
 
 
