@@ -246,6 +246,15 @@ def beside_a_process(how: str) -> Callable[[], None]:
     return build
 
 
+def about_a_process():
+    """A process about another and an effect, next to a sum of steps that has a share in its mean too."""
+    z, s, level, by = pm.Normal("z", shape=T), pm.HalfNormal("s"), pm.Normal("level"), pm.Normal("by")
+    f = process("centred")
+    near = pm.HalfNormal("t") ** 2 * np.exp(-np.abs(np.subtract.outer(np.arange(12), np.arange(12))) / 3.0)
+    h = pm.MvNormal("h", level + pt.exp(by) * f[np.arange(12) % 11] + z[:12], cov=near)
+    pm.Poisson("y", pt.exp(s * pt.cumsum(z) + h[np.arange(T) % 12] + 0.2 * f[np.arange(T) % 11]), observed=COUNTS)
+
+
 def process_and_sums():
     """A sum of steps, next to the sum of a process."""
     z, s, times = pm.Normal("z", shape=T), pm.HalfNormal("s"), np.arange(T) % 11
@@ -267,6 +276,7 @@ READ = {
     "process, whitened": Read(beside_a_process("whitened"), {"walk", "f_rotated_"}, (1,)),
     "process, centred": Read(beside_a_process("centred"), {"walk", "f"}, (1,)),
     "process, by its factor": Read(beside_a_process("factor"), {"walk", "f"}, (1,)),
+    "process about a process": Read(about_a_process, {"z", "level", "h", "f"}, (1,)),
     "process and sums": Read(process_and_sums, {"z", "f_rotated_"}, (1,)),
     "process in residuals": Read(process_in_residuals, {"mu", "phi", "f_rotated_"}, (), dense=1),
     "stochastic volatility": Read(volatility, {"h", "mu"}, (1,)),

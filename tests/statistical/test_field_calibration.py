@@ -329,13 +329,36 @@ class AlikeProcesses(Problem):
         return np.argmax(latents["f"].T + rng.gumbel(size=(11, 3)), axis=1)
 
 
+class ProcessAboutProcess(WalkAndProcess):
+    """The same, with a process whose mean is the first one times a number, and a level."""
+
+    n_noise, n_data, step_size = 12 + 11 + 1 + 11, 12, 0.2
+
+    def build(self, held, data):
+        walk = pm.GaussianRandomWalk("walk", sigma=held["s"], init_dist=pm.Normal.dist(0, 0.5), shape=12)
+        f = pm.MvNormal("f", np.zeros(11), cov=pt.exp(-APART / held["ls"]), shape=11)
+        mean = pm.Normal("level", -0.2, 0.5) + 0.5 * held["ls"] * f
+        h = pm.MvNormal("h", mean, cov=0.3 * np.exp(-APART), shape=11)
+        pm.Poisson("y", pt.exp(walk + h[np.arange(12) % 11]), observed=data)
+
+    def latents(self, held, noise):
+        found, level = super().latents(held, noise[:23]), -0.2 + 0.5 * noise[23]
+        mean = level + 0.5 * held["ls"] * found["f"]
+        h = mean + np.linalg.cholesky(0.3 * np.exp(-APART)) @ noise[24:]
+        return found | {"level": np.array([level]), "h": h}
+
+    def observe(self, held, latents, rng):
+        return rng.poisson(np.exp(latents["walk"] + latents["h"][np.arange(12) % 11]))
+
+
 PROBLEMS = {
     "series": Series(), "counts": Counts(), "crossed effects": Crossed(), "two predictors": TwoPredictors(),
     "classes": Classes(), "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
-    "walk and process": WalkAndProcess(), "processes": Processes(), "alike processes": AlikeProcesses(),
+    "walk and process": WalkAndProcess(), "process about a process": ProcessAboutProcess(),
+    "processes": Processes(), "alike processes": AlikeProcesses(),
 }  # fmt: skip
-# Twenty tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 20 / 3
+# Twenty-two tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 22 / 3
 
 
 @dataclass

@@ -29,7 +29,7 @@ from pymc_rmhmc.model.field.quadratic_potentials import residuals_of_squares
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
-from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, inlined, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, inlined, reaches, replaced, value_inputs
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -80,7 +80,7 @@ class FieldObservation:
 
 
 class Kernel(NamedTuple):
-    """A vector with a dense covariance, whose mean is 0, as expressions of value variables.
+    """A vector with a dense covariance, as expressions of value variables.
 
     Attributes
     ----------
@@ -90,18 +90,24 @@ class Kernel(NamedTuple):
         Its covariance, or the lower factor of that.
     is_factor : bool
         Which of them.
+    mean : TensorVariable or None
+        Its mean, None where that is 0. The field has the vector's deviations from it.
     """
 
     source: TensorVariable
     matrix: TensorVariable
     is_factor: bool
+    mean: TensorVariable | None
 
 
 def _kernels(model: pm.Model, free: Sequence[TensorVariable], point: Point) -> dict[TensorVariable, LatentVariable]:
-    """Find the vectors with a dense covariance and a mean of 0, as Gaussian processes have them, or rows of these.
+    """Find the vectors with a dense covariance, as Gaussian processes have them, but for those about a whitened one.
+
+    Rows of one variable are such vectors too.
 
     Of few values residuals have few enough entries.
     """
+    whitened = [v for v in free if str(v.name).endswith("_rotated_")]
     found = dict[TensorVariable, LatentVariable]()
     for variable in free:
         is_written_so = isinstance(core_op(variable), MvNormalRV) or str(variable.name).endswith("_rotated_")
@@ -111,7 +117,7 @@ def _kernels(model: pm.Model, free: Sequence[TensorVariable], point: Point) -> d
         latent = read_latent(model, variable)
         if isinstance(latent, str) or latent.root not in ("covariance", "cholesky") or latent.matrix.ndim > 2:
             continue
-        if latent.mean is None or not _moves_from_zero(model, latent.mean, point):
+        if latent.mean is None or not reaches(latent.mean, whitened, model.basic_RVs):
             found[variable] = latent
     return found
 
@@ -162,13 +168,15 @@ class FieldGraphs:
         kernels = _kernels(model, self.free, point)
         for variable, latent in kernels.items():
             expressions["f", variable], expressions["K", variable] = latent.source, latent.matrix
+            if latent.mean is not None and _moves_from_zero(model, latent.mean, point):
+                expressions["m", variable] = latent.mean
         known = {key: e for key, e in expressions.items() if e is not None}
         # All at once, so that what is shared stays shared.
         graphs = inlined(model.replace_rvs_by_values(list(known.values())), ())
         self._found = dict(zip(known, graphs, strict=True))
         self.residuals = {v: Residuals(self._found["e", v], self._found.get(("n", v))) for v in gaussian}
         self.kernels = {
-            v: Kernel(self._found["f", v], self._found["K", v], is_factor=latent.root == "cholesky")
+            v: Kernel(self._found["f", v], self._found["K", v], latent.root == "cholesky", self._found.get(("m", v)))
             for v, latent in kernels.items()
         }
         self._registered = {v: found[0] for v, found in registered.items() if found is not None}

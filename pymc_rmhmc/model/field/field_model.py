@@ -132,6 +132,8 @@ class FieldPlan:
         residuals = [each.values for each in choice.rows.values()]
         latents, blocks, places = self.places()
         made = replaced([joined(residuals), joined(nodes)], places)
+        if any(graphs.kernels[v].mean is not None for v in choice.kernels):
+            made.append(joined([places[node] for node in self._read]))
         others = [v for v in value_inputs(graphs.model, made) if v not in places]
         given = [np.asarray(graphs.point[str(v.name)]) for v in others]
         inputs = [latents, self.theta.symbol, *others]
@@ -146,9 +148,9 @@ class FieldPlan:
             return [at(theta) for theta in points]
 
         walks = with_walks(made, latents, blocks, len(choice.kernels), compiled)
-        residual, predictor = (each.astype("float64") for each in walks.expressions)
-        values = walks.values if walks.places else pt.zeros(0)
-        as_written = replaced(made, {latents: walks.values})
+        residual, predictor, *own = (each.astype("float64") for each in walks.expressions)
+        values = own[0] if own else walks.values if walks.places else pt.zeros(0)
+        as_written = replaced(made[:2], {latents: walks.values})
         return AffineExpressions(
             latents, self.theta.symbol, residual, predictor, values, as_written, blocks, others, given, walks.places
         )  # fmt: skip
@@ -162,19 +164,33 @@ class FieldPlan:
         return dict(zip(self.choice.latents, counts, strict=True))
 
     def places(self) -> tuple[TensorVariable, list[slice], dict[TensorVariable, TensorVariable]]:
-        """Return x, the part of each variable, and what takes the place of value variables, or of a kernel's vector."""
-        graphs, parts = self.graphs, dict[TensorVariable, TensorVariable]()
+        """Return x, the part of each variable, and what takes the place of value variables, or of a kernel's vector.
+
+        A kernel's vector is its part of x and its mean.
+        """
+        graphs, kernels, places = self.graphs, self.choice.kernels, dict[TensorVariable, TensorVariable]()
         shapes = [np.shape(graphs.point[str(v.name)]) for v in self.latent_values]
         ends = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
         blocks = [slice(a, b) for a, b in itertools.pairwise(ends)]
         latents = pt.dvector("latents", shape=(ends[-1],))
-        for variable, value, part, shape in zip(self.choice.latents, self.latent_values, blocks, shapes, strict=True):
-            node = graphs.kernels[variable].source if variable in self.choice.kernels else value
+        read = zip(self._read, self.latent_values, blocks, shapes, strict=True)
+        for node, value, part, shape in read:
             own = taken(latents, part, (*shape, *[1] * (node.ndim - len(shape))))
             # What a factor multiplies are columns.
             own = own.T if node is not value and len(shape) > 1 else own
-            parts[node] = pt.specify_shape(own.astype(node.dtype), node.type.shape)
-        return latents, blocks, {**self.theta.parts, **parts}
+            places[node] = pt.specify_shape(own.astype(node.dtype), node.type.shape)
+        places = {**self.theta.parts, **places}
+        for variable in (v for v in graphs.free if v in kernels):  # a mean depends on earlier variables alone
+            mean, node = graphs.kernels[variable].mean, graphs.kernels[variable].source
+            if mean is not None:
+                places[node] = node.type.filter_variable(places[node] + replaced([mean], places)[0])
+        return latents, blocks, places
+
+    @property
+    def _read(self) -> list[TensorVariable]:
+        """The nodes at which predictors read the latent variables: their values, or a kernel's vector."""
+        kernels = {v: self.graphs.kernels[v].source for v in self.choice.kernels}
+        return [kernels.get(v, self.graphs.values[v]) for v in self.choice.latents]
 
 
 @dataclass(frozen=True, eq=False)

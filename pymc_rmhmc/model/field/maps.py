@@ -224,7 +224,7 @@ class _Lengths:
 
 def _taken(vector: TensorVariable, which: Indices, length: Callable[[TensorVariable], int]) -> TensorVariable:
     """Return some elements of a vector, through elementwise operations and concatenations, so that no other is made."""
-    if vector.owner is None or vector.ndim != 1:
+    if vector.owner is None or vector.ndim != 1 or vector.type.shape == (1,):
         return vector[which]
     op, inputs = vector.owner.op, vector.owner.inputs
     if isinstance(op, Elemwise):
