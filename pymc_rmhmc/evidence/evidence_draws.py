@@ -253,7 +253,8 @@ def prior_draws(
         found = pm.draw(drawn, count, random_seed=int(rng.integers(2**31)))
     except (NotImplementedError, ValueError, TypeError):  # Flat, and DensityDist without random=
         return np.empty((0, 0))
-    rows = np.concatenate([np.reshape(each, (count, -1)) for each in found], axis=1).astype(np.float64)
+    parts = [np.empty((count, 0)), *(np.reshape(each, (count, -1)) for each in found)]
+    rows = np.concatenate(parts, axis=1).astype(np.float64)
     finite: Array = rows[np.isfinite(rows).all(axis=1)]
     return finite if len(finite) > math.ceil(0.5 * count) else np.empty((0, 0))
 

@@ -90,7 +90,7 @@ def read_model(model: pm.Model | None) -> EvidenceModel:
     if _is_left(model, found):
         found, plan = _found(model, point, FlatMetric(chart="graph"))
     chains = found.samplers(point, plan, model.initial_point())
-    if isinstance(found, FoundBlocks) and not found.hyperparameters:
+    if isinstance(found, FoundBlocks) and isinstance(found.joint, str):
         parts = tuple(_latent_part(chain, point) for chain in chains)
         constant = float(found.compiled.rest_log_density(point)) + omitted_constants(model, ())
         return EvidenceModel(model, point, parts, None, 0, constant)

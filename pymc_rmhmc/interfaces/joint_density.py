@@ -114,5 +114,11 @@ class JointDensity(Protocol):
     def of_likelihoods(self) -> NDArray[np.int64]:
         """The coordinates of θ that likelihoods read and priors do not: the sites may stand still while they move."""
 
+    def to_model(self, theta: Array, latents: list[Array]) -> list[Array]:
+        """Return the values of the model's variables, of those that each block has."""
+
+    def from_model(self, theta: Array, values: Sequence[Array]) -> Sequence[Array]:
+        """Return the values that each block has, of those of the model's variables."""
+
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks' priors and likelihoods, and its gradient (d,)."""

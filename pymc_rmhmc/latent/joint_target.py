@@ -255,7 +255,7 @@ class JointTarget:
             If a prior cannot be factorised at θ.
         """
         parts = [self.chart.recover(theta)]
-        for which, given in enumerate(values):
+        for which, given in enumerate(self.density.from_model(theta, values)):
             sites = sites_at(self.density.blocks[which], theta, self.sites[which])
             conditional = self.conditional(which, theta, sites)
             parts.append(conditional.enter(given, rng.standard_normal(conditional.n_noise)))
@@ -263,7 +263,7 @@ class JointTarget:
 
     def latents(self, point: JointPoint) -> list[Array]:
         """The model's latent variables of every block."""
-        return [placed.latents for placed in point.placed]
+        return self.density.to_model(point.theta, [placed.latents for placed in point.placed])
 
     @staticmethod
     def model_log_density(point: JointPoint) -> float:

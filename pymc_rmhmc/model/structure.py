@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
+from pymc_rmhmc.model.deviations import Deviations
 from pymc_rmhmc.model.forms.linear_normals import linear_normals, scaled_source
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, gaussian_candidates, read_latent
 from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers, predictor_node
@@ -67,6 +68,8 @@ class ModelStructure:
         For variables that are not read as they could be, what to write: the same text for those that belong together.
     no_predictors : str
         Why the predictors of likelihoods that are not registered were not read; empty if they were.
+    deviations : Deviations or None
+        Of which model this one is a view, with deviations from their means in the place of vectors.
     """
 
     model: pm.Model
@@ -75,6 +78,12 @@ class ModelStructure:
     reasons: dict[str, str]
     advice: dict[str, str] = field(default_factory=dict)
     no_predictors: str = ""
+    deviations: Deviations | None = None
+
+    @property
+    def given_model(self) -> pm.Model:
+        """The user's model, of which the structure's may be a view."""
+        return self.model if self.deviations is None else self.deviations.model
 
     @property
     def latents(self) -> list[LatentVariable]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV
 
 from pymc_rmhmc.errors import UnsupportedLikelihoodError, UnsupportedModelError, listed
+from pymc_rmhmc.model.deviations import Deviations, about_means
 from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan, plan_joint, read_joint
 from pymc_rmhmc.model.forms.linear_normals import linear_normals
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LATENT, gaussian_candidates, read_latent
@@ -23,8 +25,8 @@ from pymc_rmhmc.model.words.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_e
 from pymc_rmhmc.model.words.refusals import said_once
 
 __all__ = [
-    "flat_priors", "no_data_in_words", "plan_together", "read_together", "warnings_of", "with_predictors_or_without",
-    "written_as_sums",
+    "about_means_or_not", "check_together", "flat_priors", "no_data_in_words", "plan_together", "read_together",
+    "warnings_of", "with_predictors_or_without", "written_as_sums",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
@@ -51,9 +53,54 @@ def read_together(
     `vars` names latent variables, and the hyperparameters that are to be sampled with them; by default all. The
     structure of the whole model may have been read. It raises as `read_structure` does.
     """
+    if structure is not None:
+        return _with_advice(*_read_all(structure, point, read_joint))
     if vars is None:
-        return _with_advice(*_read_all(read_structure(model) if structure is None else structure, point, read_joint))
+        return about_means_or_not(model, lambda read: read_together(model, None, point, structure=read))
+    named = resolve_variables(model, vars)
+    deviations = about_means(model, named)
+    if deviations is not None:
+        with contextlib.suppress(UnsupportedModelError):
+            return _read_named_about_means(deviations, [str(v.name) for v in named], point)
     return _with_advice(*_read_named(model, vars, point))
+
+
+def _read_named_about_means(
+    deviations: Deviations, names: Sequence[str], point: Point
+) -> tuple[ModelStructure, JointModel | str]:
+    """Read what a user named in the view of a model that has deviations; raise where it is not sampled together."""
+    named, candidates = resolve_variables(deviations.view, names), gaussian_candidates(deviations.view)
+    latents = [v for v in named if v in candidates]
+    structure = _about_means(deviations, read_structure(deviations.view, latents))
+    joint = read_joint(structure, point, [v for v in named if v not in latents])
+    check_together(structure, joint)
+    return structure, joint
+
+
+def _about_means(deviations: Deviations, structure: ModelStructure) -> ModelStructure:
+    """Return a structure of the view that has deviations; raise unless all of them are latent."""
+    missing = [v for v in deviations.variables if v not in structure.variables]
+    if missing:
+        raise UnsupportedModelError(f"{names_of(missing)} is not latent next to its mean")
+    return replace(structure, deviations=deviations)
+
+
+def check_together(structure: ModelStructure, joint: object) -> None:
+    """Raise an `UnsupportedModelError` if there is a reason why deviations are not sampled with all else."""
+    if structure.deviations is not None and isinstance(joint, str):
+        raise UnsupportedModelError(joint)
+
+
+def about_means_or_not[T](model: pm.Model, build: Callable[[ModelStructure], T]) -> T:
+    """Build from a model's structure: where latent vectors are means of others, in deviations from these if it can be.
+
+    What is built in deviations must be sampled together. It raises as `read_structure` does.
+    """
+    deviations = about_means(model)
+    if deviations is not None:
+        with contextlib.suppress(UnsupportedModelError):
+            return with_predictors_or_without(deviations.view, lambda read: build(_about_means(deviations, read)))
+    return with_predictors_or_without(model, build)
 
 
 def _read_named(model: pm.Model, vars: object, point: Point) -> tuple[ModelStructure, JointModel | str]:  # noqa: A002
@@ -105,7 +152,9 @@ def _read_all[T](
         joint = read(wider, point)
         if not isinstance(joint, str) or joint == NO_HYPERPARAMETERS:
             return wider, joint
-    return structure, read(structure, point)
+    joint = read(structure, point)
+    check_together(structure, joint)
+    return structure, joint
 
 
 def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructure | None:
@@ -130,7 +179,7 @@ def _with_coefficients(structure: ModelStructure, point: Point) -> ModelStructur
     except UnsupportedModelError:
         return None
     reasons = {name: why for name, why in structure.reasons.items() if name in wider.left_over}
-    return replace(wider, reasons=reasons, advice=structure.advice)
+    return replace(wider, reasons=reasons, advice=structure.advice, deviations=structure.deviations)
 
 
 def _with_advice[T](structure: ModelStructure, joint: T | str) -> tuple[ModelStructure, T | str]:

@@ -41,11 +41,11 @@ from pymc_rmhmc.model import (
     read_together,
     said_once,
     warnings_of,
-    with_predictors_or_without,
 )
 from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
 from pymc_rmhmc.model.structure import has_own_initval
+from pymc_rmhmc.model.together import about_means_or_not, check_together
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import step_in_words
 from pymc_rmhmc.sampled.checks import check_block, likelihood_error
@@ -341,7 +341,7 @@ class FoundBlocks:
         blocks = self.compiled.blocks
         for block in blocks:
             check_block(block, point, plan)
-        terms = DensityTerms(self.structure.model)
+        terms = DensityTerms(self.structure.given_model)
         labels, densities = names_by_value(self.structure.model), list[tuple[BlockDensity | JointBlocksDensity, bool]]()
         if isinstance(self.joint, str):
             for block, own in zip(blocks, self.compiled.own_initval, strict=True):
@@ -357,7 +357,7 @@ class FoundBlocks:
         left = list(self.structure.left_over)
         if not isinstance(self.joint, str):
             left = [name for name in left if name not in self.hyperparameters]
-            said += f" together with {listed(self.hyperparameters)}"
+            said += f" together with {listed(self.hyperparameters)}" if self.hyperparameters else ""
         rest = f"; left to other steps: {self._left(left)}" if left else ""
         return f"{plan.sampler}: {plan.metric.name} metric for {said}{rest}{self._advice()}"
 
@@ -400,7 +400,7 @@ def find_blocks(
         As `RMHMC`.
     """
     if vars is None:
-        return with_predictors_or_without(model, lambda read: build_blocks(read, point, plan, compile_kwargs))
+        return about_means_or_not(model, lambda read: build_blocks(read, point, plan, compile_kwargs))
     if plan.takes_hyperparameters:
         return _compiled(*read_together(model, vars, point), point, compile_kwargs)
     return _compiled(read_structure(model, vars), alone_in_words(plan), point, compile_kwargs)
@@ -427,6 +427,7 @@ def _compiled(
     structure: ModelStructure, joint: JointModel | str, point: Point, compile_kwargs: dict[str, Any] | None
 ) -> FoundBlocks:
     """Compile the blocks."""
+    check_together(structure, joint)
     if compile_kwargs and not isinstance(joint, str):
         raise ConfigurationError(
             f"compile_kwargs={compile_kwargs!r} has no effect here: RMHMC samples hyperparameters together with the "

@@ -79,11 +79,9 @@ def log_density_of_a_block(block, theta: np.ndarray, x: np.ndarray) -> float:
 def log_density(joint: JointModel, point: dict[str, np.ndarray]) -> float:
     """Rest, likelihoods and dense priors."""
     theta = joint.theta.pack(point)
-    total = joint.rest(theta)[0]
-    for block in joint.blocks:
-        x = np.concatenate([np.ravel(point[name]) for name in block.value_names])
-        total += log_density_of_a_block(block, theta, x)
-    return total
+    values = [np.concatenate([np.ravel(point[name]) for name in block.value_names]) for block in joint.blocks]
+    held = zip(joint.blocks, joint.from_model(theta, values), strict=True)
+    return joint.rest(theta)[0] + sum(log_density_of_a_block(block, theta, x) for block, x in held)
 
 
 def differences(function, at: np.ndarray, h: float = 1e-5) -> np.ndarray:

@@ -47,6 +47,23 @@ def whitened() -> None:
     poisson(gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), mean=0.4))
 
 
+@form("ls_log__", "level", "rho", "spread_log__")
+def about_a_process() -> None:
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), mean=0.4)
+    near = pm.HalfNormal("spread") ** 2 * pt.as_tensor(covariance())
+    poisson(pm.MvNormal("h", pm.Normal("level") + pm.Normal("rho") * f, cov=near))
+
+
+@form("ls_log__", "spread_log__")
+def a_chain_of_processes() -> None:
+    """Three vectors, each the mean of the next, of which all but the second are read."""
+    f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), mean=0.4, reparameterize=False)
+    g = pm.MvNormal("g", f[::2], cov=pm.HalfNormal("spread") ** 2 * (np.eye((N + 1) // 2) + 0.3))
+    h = pm.MvNormal("h", g[np.arange(N) // 2] - 0.2, chol=0.4 * np.eye(N))
+    poisson(h)
+    pm.Normal("z", f, 0.5, observed=COUNTS / 3.0)
+
+
 @form("level", "slope", "ls_log__")
 def mean_function() -> None:
     mean = pm.gp.mean.Linear(coeffs=pm.Normal("slope", shape=1), intercept=pm.Normal("level"))

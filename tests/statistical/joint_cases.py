@@ -290,6 +290,23 @@ class Sum(Latents):
         return np.concatenate((self._process.noise(held, drawn), second))
 
 
+class About(Sum):
+    """Vectors that are not read, of which a shorter process's mean is the second and a longer one's are both."""
+
+    def build(self, held):
+        covariance = held["scale"] ** 2 * pt.as_tensor(self._factor @ self._factor.T)
+        g = pm.MvNormal("g", np.full(3, 0.2), cov=covariance)
+        k = pm.MvNormal("k", g, cov=0.2 * np.eye(3))
+        return pm.MvNormal("h", self._process.build(held) + held["scale"] * k[HALF], cov=0.3 * CORRELATION)
+
+    def draw(self, held, rng):
+        drawn, eta = self._process.draw(held, rng)
+        g = 0.2 + held["scale"] * self._factor @ rng.standard_normal(3)
+        k = g + np.sqrt(0.2) * rng.standard_normal(3)
+        h = eta + held["scale"] * k[HALF] + np.linalg.cholesky(0.3 * CORRELATION) @ rng.standard_normal(self.n)
+        return drawn | {"g": g, "k": k, "h": h}, h
+
+
 class Scaled(Latents):
     """A centred and a whitened process, which the predictor reads times numbers: one may have either sign."""
 

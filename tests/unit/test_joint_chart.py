@@ -259,6 +259,12 @@ class ToyBlock:
 class ToyDensity:
     blocks: tuple[ToyBlock, ...]
 
+    def to_model(self, theta, latents):
+        return latents
+
+    def from_model(self, theta, values):
+        return values
+
     def rest(self, theta):
         return float(norm.logpdf(theta, 0.2, 1.5).sum()), (0.2 - theta) / 1.5**2
 

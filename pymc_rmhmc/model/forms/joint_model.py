@@ -7,7 +7,7 @@ density. Factorisations stay outside: `pymc_rmhmc.latent.joint_target` has their
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
+from pymc_rmhmc.model.deviations import LatentMeans
 from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
 from pymc_rmhmc.model.forms.joint_blocks import Block, VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
@@ -69,18 +70,22 @@ class JointModel:
         The coordinates of θ that are parameters of likelihoods, and that latents and predictors know nothing of.
     of_hierarchies : (k,) int array
         Those by whose spread the density has no bound: effects, their mean and their scale.
+    means : LatentMeans or None
+        Of vectors of which the blocks have the deviations.
     """
 
     def __init__(
         self, theta: Hyperparameters, blocks: Sequence[Block], rest: GraphFunction, rest_names: Sequence[str],
-        of_likelihoods: NDArray[np.int64], of_hierarchies: NDArray[np.int64],
+        of_likelihoods: NDArray[np.int64], of_hierarchies: NDArray[np.int64], means: LatentMeans | None = None,
     ) -> None:  # fmt: skip
         self.theta, self.blocks, self._rest, self.rest_names = theta, tuple(blocks), rest, tuple(rest_names)
         self.of_likelihoods, self.of_hierarchies = of_likelihoods, of_hierarchies
         self._functions = [rest, *(f for block in blocks for f in block.functions)]
         # Of the latents' own values no more than shapes can be left in the functions.
         own = {name for block in self.blocks for name in block.value_names}
-        self.inputs = tuple(dict.fromkeys(n for f in self._functions for n in f.value_names if n not in own))
+        names = [*(n for f in self._functions for n in f.value_names), *(means.inputs if means else ())]
+        self.inputs = tuple(dict.fromkeys(n for n in names if n not in {*own, *theta.names}))
+        self._means, self._others = means, dict[str, np.ndarray]()
 
     @property
     def functions(self) -> tuple[GraphFunction, ...]:
@@ -101,6 +106,23 @@ class JointModel:
             function.bind(point)
         for block in self.blocks:
             block.bind(point)
+        self._others = {name: point[name] for name in self.inputs}
+
+    def to_model(self, theta: Array, latents: list[Array]) -> list[Array]:
+        """Return the values of the model's variables, of those that each block has."""
+        return latents if self._means is None else self._moved(theta, latents, self._means.add)
+
+    def from_model(self, theta: Array, values: Sequence[Array]) -> Sequence[Array]:
+        """Return the values that each block has, of those of the model's variables."""
+        return values if self._means is None else self._moved(theta, values, self._means.subtract)
+
+    def _moved(self, theta: Array, values: Sequence[Array], move: Callable[[Point], None]) -> list[Array]:
+        """Return values of the blocks that were changed in place as a point."""
+        made, point = [each.copy() for each in values], self._others | self.theta.unpack(theta)
+        for block, own in zip(self.blocks, made, strict=True):
+            point |= zip(block.value_names, np.split(own, np.cumsum(block.sizes)[:-1]), strict=True)
+        move(point)
+        return made
 
     def compiled_rest(self) -> Bound:
         """Return the function that `rest` calls, and what it takes after θ."""
@@ -135,7 +157,8 @@ class JointPlan:
         for block in blocks:  # what moves sites cannot move where they are held
             of_likelihoods &= ~block.shifts_likelihoods
         names = [str(variable.name) for variable in structure.rest]
-        return JointModel(theta, blocks, rest, names, np.flatnonzero(of_likelihoods), hierarchies)
+        means = None if structure.deviations is None else structure.deviations.means()
+        return JointModel(theta, blocks, rest, names, np.flatnonzero(of_likelihoods), hierarchies, means)
 
 
 def read_joint(
@@ -166,7 +189,7 @@ def plan_joint(
         if strange:
             return f"no block depends on {names_of(strange)}"
         variables = [v for v in variables if v in named]
-    if not variables:
+    if not variables and structure.deviations is None:
         return NO_HYPERPARAMETERS
     candidates = gaussian_candidates(model)
     vectors = [v for v in variables if v in candidates and (named is None or v not in named)]

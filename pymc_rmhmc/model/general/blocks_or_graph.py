@@ -36,7 +36,7 @@ from pymc_rmhmc.model.graph.graphs import Evaluator, reaches_by_value
 from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.observed.observation import Observation, names_of
 from pymc_rmhmc.model.structure import ModelStructure, check_is_continuous, resolve_variables
-from pymc_rmhmc.model.together import with_predictors_or_without, written_as_sums
+from pymc_rmhmc.model.together import about_means_or_not, check_together, written_as_sums
 
 __all__ = ["InGraphChart", "blocks_or_graph", "continuous_variables"]
 
@@ -125,21 +125,22 @@ def blocks_or_graph[T](
     if chart == "field":
         return field_asked_for(model, point)
     if chart == "latent":
-        return with_predictors_or_without(model, build)
+        return about_means_or_not(model, build)
     found = as_field(model, point)
     if found is not None:
         return found
 
     def chosen(structure: ModelStructure) -> T | InGraphChart | InField:
-        reading = GraphReading(model, continuous_variables(model), point)
+        reading = GraphReading(structure.model, continuous_variables(structure.model), point)
         why = _why_general(structure, reading)
+        check_together(structure, why or None)
         if why:
             return InGraphChart(why, reading=reading, advice=written_as_sums(structure))
         effects = effects_as_field(model, point, structure.variables) if _are_of_groups(structure, point) else None
         return build(structure) if effects is None else effects
 
     try:
-        return with_predictors_or_without(model, chosen)
+        return about_means_or_not(model, chosen)
     except UnsupportedModelError as error:
         return InGraphChart(NO_BLOCK, error)
 

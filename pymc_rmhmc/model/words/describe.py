@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
 from pymc_rmhmc.model.field.field_or_other import InField
-from pymc_rmhmc.model.forms.joint_model import JointModel, JointPlan
+from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.general.cost import cost_in_words, is_expensive
@@ -28,6 +28,7 @@ from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.observed.observation import names_by_value, names_of
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.together import (
+    check_together,
     no_data_in_words,
     plan_together,
     read_together,
@@ -332,8 +333,10 @@ def describe_latents(
     structure, joint, compiled = found
     by_name: dict[str, LatentBlock] = {block.name: block for block in structure.blocks}
     names = names_by_value(model)
-    described = tuple(_describe(block, by_name, point, names) for block in compiled.blocks)
-    together, why = ((), joint) if isinstance(joint, str) else (joint.theta.variables, "")
+    apart = () if structure.deviations is None else structure.deviations.variables
+    described = tuple(_describe(block, by_name, point, names, apart) for block in compiled.blocks)
+    together = () if isinstance(joint, str) else joint.theta.variables
+    why = joint if isinstance(joint, str) else "" if together else NO_HYPERPARAMETERS
     taken = tuple(str(variable.name) for variable in together)
     left = [name for name in structure.left_over if name not in taken]
     steps = _steps_of_pymc(model, left, [*structure.variables, *together])
@@ -430,6 +433,7 @@ def _read(
     """Return the structure, what is sampled together with it or the reason why nothing is, and the blocks."""
     structure: ModelStructure = read
     joint: JointPlan | JointModel | str = alone
+    check_together(read, alone or None)
     if not alone:
         structure, joint = plan_together(read, point)
     if not isinstance(joint, str):
@@ -441,12 +445,15 @@ def _read(
 
 
 def _describe(
-    block: CompiledBlock, by_name: dict[str, LatentBlock], point: Point, names: dict[str, str]
-) -> BlockDescription:
-    """Describe one compiled block in words."""
+    block: CompiledBlock, by_name: dict[str, LatentBlock], point: Point, names: dict[str, str],
+    apart: Sequence[TensorVariable],
+) -> BlockDescription:  # fmt: skip
+    """Describe one compiled block in words; vectors are apart that are read as deviations from their means."""
     # Rows of one variable are blocks of their own, named by their index.
     read = by_name.get(block.name) or by_name[block.name.rsplit("[", 1)[0]]
     prior = ", ".join(dict.fromkeys(_form(latent) for latent in read.latents))
+    deviating = [latent.name for latent in read.latents if latent.variable in apart]
+    prior += f" ({listed(deviating)} as its mean and a deviation)" if deviating else ""
     # The values of what is not observed enter the likelihood, but it is they that depend on the block.
     own = {str(o.variable.name) for o in read.observations}
     return BlockDescription(
