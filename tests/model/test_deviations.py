@@ -18,14 +18,17 @@ NEAR = np.exp(-np.abs(X - X.T) / 0.2)
 ABOUT = ["about_a_process", "a_chain_of_processes"]
 
 
-def written(mean="identity", **given) -> pm.Model:
-    """Counts of a process about another, of which the mean is a function."""
+def written(mean="identity", *, is_sum: bool = False, **given) -> pm.Model:
+    """Counts of a process about another, of which the mean is a function; or of their sum."""
     means = {"identity": lambda f: f, "looked up": lambda f: f[INDEX], "bent": lambda f: pt.exp(f)}
     with pm.Model() as model:
         f = gp_prior("f", ls=pm.Gamma("ls", 2.0, 4.0), reparameterize=False)
         x = X[INDEX] if mean == "looked up" else X
         near = pm.HalfNormal("spread") ** 2 * (np.exp(-np.abs(x - x.T) / 0.2) + 0.1 * np.eye(len(x)))
-        h = pm.MvNormal("h", means[mean](f), cov=near, **given)
+        if is_sum:
+            h = means[mean](f) + pm.MvNormal("r", np.zeros(len(x)), cov=near)
+        else:
+            h = pm.MvNormal("h", means[mean](f), cov=near, **given)
         pm.Deterministic("rate", pt.exp(h))
         pm.Poisson("y", mu=model["rate"], observed=INDEX_COUNTS if mean == "looked up" else COUNTS)
     return model
@@ -35,6 +38,21 @@ def written(mean="identity", **given) -> pm.Model:
 def test_values_are_those_of_the_model_and_have_its_density(name):
     model, joint = made(name)
     assert_gradient_is_a_difference_and_values_are_found_again(model, joint)
+
+
+@pytest.mark.parametrize("mean", ["identity", "looked up"])
+def test_a_chain_is_the_chain_of_the_sum(mean):
+    found = []
+    for is_sum in (False, True):
+        model = written(mean, is_sum=is_sum)
+        with model:
+            step, point = RMHMC(), model.initial_point()
+        step.setup_chain(np.random.default_rng(3), tune=2, draws=2)
+        for _ in range(4):
+            point, (statistics,) = step.step(point)
+        h = (point["f"][INDEX] if mean == "looked up" else point["f"]) + point["r"] if is_sum else point["h"]
+        found.append(np.array([*point["f"], *h, point["ls_log__"], point["spread_log__"], statistics["model_logp"]]))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mean", ["identity", "looked up"])
@@ -98,6 +116,21 @@ def test_what_is_named_is_sampled_and_draws_are_of_the_vectors(given, left):
         for name in left:
             before[name] = point[name] + 0.1 * rng.standard_normal(np.shape(point[name]))
     assert not np.array_equal(point["h"], random_point(model, 2)["h"])
+
+
+def test_a_mean_follows_what_other_steps_move():
+    with pm.Model() as model:
+        f = gp_prior("f", reparameterize=False)
+        h = pm.MvNormal("h", f + pm.Normal("level"), cov=0.3 * NEAR)
+        pm.Poisson("y", pt.exp(h), observed=COUNTS)
+        step = RMHMC(["f", "h"], init="keep", step_size=1e-9, n_steps=1)
+    step.setup_chain(np.random.default_rng(1), tune=0, draws=4)
+    before, exact = random_point(model, 1), exact_log_density(model)
+    for level in (0.0, 2.0):
+        before["level"] = np.array(level)
+        point, (statistics,) = step.step(before)
+        np.testing.assert_allclose(point["h"], before["h"], atol=1e-6)
+        assert statistics["model_logp"] == pytest.approx(float(exact(point)), abs=1e-6)
 
 
 def test_a_start_that_was_given_is_where_the_vector_is():

@@ -1621,6 +1621,38 @@ MODEL = [
         "return 0.0 * FOREIGN * sum(",
         "model/test_gradient_cost.py::test_an_operation_that_is_a_users_own_is_dear[Doubled]",
     ),
+    Mutant(
+        "deviations-shown-as-values",
+        "draws of a vector about another are of its deviations from the mean",
+        "LatentMeans.add",
+        "shaped[name] += mean(shaped)[0]",
+        "shaped[name] += 0.0 * mean(shaped)[0]",
+        "model/test_deviations.py::test_values_are_those_of_the_model_and_have_its_density[about_a_process]",
+    ),
+    Mutant(
+        "means-taken-out-from-the-first",
+        "of three vectors, each the mean of the next, a start or another step's value is read as another one",
+        "LatentMeans.subtract",
+        "for name, mean in reversed(self._means):",
+        "for name, mean in self._means:",
+        "model/test_deviations.py::test_values_are_those_of_the_model_and_have_its_density[a_chain_of_processes]",
+    ),
+    Mutant(
+        "deviations-about-the-mean",
+        "the mean of a vector counts twice: wrong draws",
+        "_about_zero",
+        "zero if each is mean else each",
+        "each",
+        "model/test_deviations.py::test_a_view_has_the_models_density_at_the_deviations[looked up]",
+    ),
+    Mutant(
+        "means-of-other-steps-not-seen",
+        "where another step moves what a mean depends on, the vector's old mean is taken out: wrong draws",
+        "JointModel.bind",
+        "self._others = {name: point[name] for name in self.inputs}",
+        "self._others = self._others or {name: point[name] for name in self.inputs}",
+        "model/test_deviations.py::test_a_mean_follows_what_other_steps_move",
+    ),
 ]
 
 GRAPH_CHART = [
@@ -2928,6 +2960,22 @@ FIELD = [
         "made += noise[n_sparse + k] * dense.rows[k]",
         "made += 0.0 * dense.rows[k]",
         "unit/test_field.py::test_noise_is_placed_as_the_prior_times_the_sites[a dense row]",
+    ),
+    Mutant(
+        "kernel-without-its-mean",
+        "a process about another next to a series is read as if its mean were 0: wrong draws, or no field",
+        "FieldPlan.places",
+        "places[node] + replaced([mean], places)[0]",
+        "places[node] + 0.0 * replaced([mean], places)[0]",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[process about a process]",
+    ),
+    Mutant(
+        "deviations-of-a-kernel-shown-as-its-values",
+        "draws of a process about another are of its deviations from the mean",
+        "FieldPlan.expressions",
+        "values = own[0] if own else walks.values if walks.places else pt.zeros(0)",
+        "values = walks.values if walks.places else pt.zeros(0)",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[process about a process]",
     ),
     Mutant(
         "kernel-without-its-evidence",
