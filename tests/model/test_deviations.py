@@ -93,6 +93,16 @@ def test_describe_says_which_vectors_are_deviations_and_what_bends_is_left_to_th
     assert bent.why == "f is in the prior mean of h"
 
 
+def test_what_is_left_over_is_left_as_without_deviations():
+    model = written()
+    with model:
+        k = pm.Bernoulli("k", 0.5)
+        pm.Normal("z", model["h"][0] + k, 1.0, observed=0.3)
+    description = describe(model)
+    assert description.blocks[0].name == "f + h"
+    assert set(description.left_over) == {"k"}
+
+
 @pytest.mark.parametrize(
     ("given", "left"),
     [(None, set()), (["f", "h"], {"ls_log__", "spread_log__"}), (["h", "f", "ls"], {"spread_log__"}),

@@ -243,10 +243,13 @@ def rows_as_a_product(model: pm.Model, latents: Iterable[LatentVariable]) -> dic
 def as_a_sum(
     model: pm.Model, latents: Iterable[LatentVariable], processes: Sequence[TensorVariable]
 ) -> dict[str, str]:
-    """Return what to write, by name, where a process is the mean of a latent variable and therefore is none itself."""
+    """Return what to write, by name, where a process is the mean of a latent variable and therefore is none itself.
+
+    An MvNormal is read as that sum wherever it can be.
+    """
     advice: dict[str, str] = {}
     for latent in latents:
-        if latent.mean is None:
+        if latent.mean is None or isinstance(latent.variable.owner.op, MvNormalRV):
             continue
         above = [v for v in processes if reaches(latent.mean, [v], model.basic_RVs)]
         if not above or not is_linear(latent.mean, above, model.basic_RVs):
@@ -259,14 +262,12 @@ def as_a_sum(
 def _sum_with_its_mean(model: pm.Model, variable: TensorVariable, above: Sequence[str]) -> str:
     """Write a process about a mean as the mean plus a process about 0."""
     name, kind = as_identifier(variable), distribution_of(variable)
-    rest, mean = f"{name}_rest", "mu"
+    rest, mean, arguments = f"{name}_rest", "mu", UNKNOWN
     if kind == "GaussianRandomWalk":
         begin, steps, *_ = variable.owner.inputs
         sigma, n = code_of(model, steps.owner.op.dist_params(steps.owner)[1]), shape_of(model, variable)[-1]
         arguments = f"sigma={sigma}, init_dist={_start(model, begin, 0)}, shape={n}"
         mean = "pm.math.concatenate([[0.0], pm.math.cumsum(mu)])"
-    else:
-        arguments = f"mu=0, {UNKNOWN}" if kind == "MvNormal" else UNKNOWN
     return (
         f"Take {', '.join(above)} out of the prior of {variable.name}, with mu what its mu is now:\n"
         f'    {rest} = pm.{kind}("{rest}", {arguments})\n'

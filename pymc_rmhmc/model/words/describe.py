@@ -339,7 +339,7 @@ def describe_latents(
     why = joint if isinstance(joint, str) else "" if together else NO_HYPERPARAMETERS
     taken = tuple(str(variable.name) for variable in together)
     left = [name for name in structure.left_over if name not in taken]
-    steps = _steps_of_pymc(model, left, [*structure.variables, *together])
+    steps = _steps_of_pymc(model, left, [model[str(v.name)] for v in (*structure.variables, *together)])
     reasons = {name: reason for name, reason in structure.reasons.items() if name in steps}
     # The reason of what is left is in its own line.
     advice = structure.explained_advice | {n: text for n, text in structure.advice.items() if n in reasons}
