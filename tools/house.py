@@ -119,23 +119,32 @@ def questions_of_class() -> list[str]:
 
 
 def objects_changed_from_outside() -> list[str]:
-    """List each `del self.x` and each write into a `__dict__`, but for those that copying and pickling need."""
+    """List each `del self.x`, each write into a `__dict__`, and each `cached_property` filled from outside in its file.
+
+    Writes that copying and pickling need do not count.
+    """
     found = []
     for file, tree in trees().items():
         restoring = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__setstate__"]
         excused = {id(node) for function in restoring for node in ast.walk(function)}
+        functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        cached = {f.name for f in functions if any("cached_property" in ast.unparse(d) for d in f.decorator_list)}
         for node in ast.walk(tree):
             if id(node) in excused:
                 continue
-            found += [f"{file}:{target.lineno} {ast.unparse(target)}" for target in _changed(node)]
+            found += [f"{file}:{target.lineno} {ast.unparse(target)}" for target in _changed(node, cached)]
     return found
 
 
-def _changed(node: ast.AST) -> Iterator[ast.expr]:
+def _changed(node: ast.AST, cached: set[str]) -> Iterator[ast.expr]:
     if isinstance(node, ast.Delete):
         yield from (each for each in node.targets if isinstance(each, ast.Attribute))
     elif isinstance(node, ast.Assign):
-        yield from (each for each in node.targets if isinstance(each, ast.Subscript) and _is_dict(each.value))
+        for each in node.targets:
+            if isinstance(each, ast.Subscript) and _is_dict(each.value):
+                yield each
+            elif isinstance(each, ast.Attribute) and each.attr in cached and ast.unparse(each.value) != "self":
+                yield each
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_dict(node.func.value):
         yield from [node.func] * (node.func.attr in {"update", "pop", "setdefault", "clear"})
 

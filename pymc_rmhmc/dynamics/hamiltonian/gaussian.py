@@ -346,11 +346,12 @@ class SiteState:
     drive: Array
     point: SitePoint
     solve_pair: Callable[[Array, Array], Pair]
+    known: Pair | None = None
 
     @cached_property
     def standard(self) -> Pair:
-        """Z and p (n,), which are solved for when they are first asked for."""
-        return self.solve_pair(self.displacement, self.drive)
+        """Z and p (n,), which are solved for when they are first asked for, if they are not known."""
+        return self.known or self.solve_pair(self.displacement, self.drive)
 
     @property
     def position(self) -> Array:
@@ -395,22 +396,22 @@ class SiteHamiltonian(_FlatMetric):
         """Evaluate ψ at z (n,), whose ``Φ z`` (n,) may be known; the momentum is zero until `refresh`."""
         displacement = self.residual.apply(position) if displacement is None else displacement
         nothing = np.zeros_like(position)
-        return self._stand(displacement, nothing, self.residual.at_sites(displacement), (position, nothing))
+        return self._at(displacement, nothing, self.residual.at_sites(displacement), (position, nothing))
 
     def refresh(self, state: SiteState, rng: np.random.Generator) -> SiteState:
         """Draw ``p ~ N(0, I)``."""
         position = state.position
         momentum = rng.standard_normal(position.size)
-        return self._stand(state.displacement, self.residual.apply(momentum), state.point, (position, momentum))
+        return self._at(state.displacement, self.residual.apply(momentum), state.point, (position, momentum))
 
     def kick(self, state: SiteState, time: float) -> SiteState:
         """Kick b: ``b += time S̃ ψ'(a)``."""
-        return self._stand(state.displacement, state.drive + time * state.point.force, state.point)
+        return self._at(state.displacement, state.drive + time * state.point.force, state.point)
 
     def drift(self, state: SiteState, time: float) -> SiteState:
         """Follow the flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation."""
         displacement, drive = blas.drot(state.displacement, state.drive, math.cos(time), math.sin(time))
-        return self._stand(displacement, drive, self.residual.at_sites(displacement))
+        return self._at(displacement, drive, self.residual.at_sites(displacement))
 
     def advance(self, state: SiteState, n_steps: int, step_size: float) -> tuple[int, SiteState | None, Failure] | None:
         """Let the density make the steps, if it can: how many it made, and the end if ψ is a number."""
@@ -419,16 +420,13 @@ class SiteHamiltonian(_FlatMetric):
         found = self.residual.advance(state, state.point, n_steps, step_size)
         if not found.finite:
             return found.n_steps, None, Failure.NON_FINITE
-        return found.n_steps, self._stand(found.moved, found.driven, found.point), Failure.NONE
+        return found.n_steps, self._at(found.moved, found.driven, found.point), Failure.NONE
 
     def energy(self, state: SiteState) -> float:
         """Return H, up to a constant; where z and p are not known, this costs two solves."""
         z, p = state.standard
         return 0.5 * (dot(z, z) + dot(p, p)) - state.point.log_density
 
-    def _stand(self, displacement: Array, drive: Array, point: SitePoint, standard: Pair | None = None) -> SiteState:
-        """Make a state, whose z and p may be known."""
-        state = SiteState(displacement, drive, point, self.residual.solve_pair)
-        if standard is not None:
-            state.standard = standard
-        return state
+    def _at(self, displacement: Array, drive: Array, point: SitePoint, known: Pair | None = None) -> SiteState:
+        """Return a state, whose z and p may be known."""
+        return SiteState(displacement, drive, point, self.residual.solve_pair, known)
