@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 __all__ = ["COMPILING", "Stopwatch"]
 
+type Announce = Callable[[], None] | None
+
 
 class Stopwatch:
     """Wall-clock seconds of intervals that have ended; of nested ones the outermost alone is counted.
@@ -21,7 +23,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._depth, self._started = 0, 0.0
-        self.announce: Callable[[], None] | None = None
+        self.announce: Announce = None
 
     def start(self) -> None:
         """Begin an interval."""
@@ -46,24 +48,19 @@ class Stopwatch:
         finally:
             self.stop()
 
-    def announced(self, announce: Callable[[], None] | None) -> _Announced:
-        """Call a function before each interval that begins within; none for None."""
-        return _Announced(self, announce)
+    def announce_with(self, announce: Announce) -> Announce:
+        """Call a function before each interval from now on, none for None; return what was called before."""
+        before, self.announce = self.announce, announce
+        return before
 
-
-class _Announced:
-    """The context of `Stopwatch.announced`: a class, since a generator takes microseconds and stands in every draw."""
-
-    __slots__ = ("_announce", "_before", "_watch")
-
-    def __init__(self, watch: Stopwatch, announce: Callable[[], None] | None) -> None:
-        self._watch, self._announce = watch, announce
-
-    def __enter__(self) -> None:
-        self._before, self._watch.announce = self._watch.announce, self._announce
-
-    def __exit__(self, *error: object) -> None:
-        self._watch.announce = self._before
+    @contextmanager
+    def announced(self, announce: Announce) -> Iterator[None]:
+        """Call a function before each interval that begins within; what each draw does takes no generator's time."""
+        before = self.announce_with(announce)
+        try:
+            yield
+        finally:
+            self.announce_with(before)
 
 
 COMPILING = Stopwatch()

@@ -64,7 +64,7 @@ class TurningChain:
 
     @property
     def joint_point(self):
-        return self.here.joint_point
+        return self.here.point.held.joint(self.here.noise, self.here.point)
 
     def make(self, kernel: Kernel[TurnState], rng: np.random.Generator) -> Transition[Any]:
         outcome = kernel.step(self.here, rng)

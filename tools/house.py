@@ -140,11 +140,9 @@ def _changed(node: ast.AST, cached: set[str]) -> Iterator[ast.expr]:
     if isinstance(node, ast.Delete):
         yield from (each for each in node.targets if isinstance(each, ast.Attribute))
     elif isinstance(node, ast.Assign):
-        for each in node.targets:
-            if isinstance(each, ast.Subscript) and _is_dict(each.value):
-                yield each
-            elif isinstance(each, ast.Attribute) and each.attr in cached and ast.unparse(each.value) != "self":
-                yield each
+        yield from (each for each in node.targets if isinstance(each, ast.Subscript) and _is_dict(each.value))
+        of_others = (e for e in node.targets if isinstance(e, ast.Attribute) and ast.unparse(e.value) != "self")
+        yield from (each for each in of_others if each.attr in cached)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_dict(node.func.value):
         yield from [node.func] * (node.func.attr in {"update", "pop", "setdefault", "clear"})
 

@@ -118,7 +118,7 @@ def _anchored(
 ) -> list[GaussianSites | MovingSites]:
     """Return the sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
-        moving_sites(block, theta, each, *conditional_of(block, theta, each, derivative=False).marginals())
+        moving_sites(block, theta, each, *conditional_of(block, theta, each).marginals())
         if block.has_moving_sites or block.maps is not None
         else each
         for block, each in zip(density.blocks, sites, strict=True)
@@ -210,7 +210,7 @@ def sites_from_nothing(block: JointBlock, theta: Array) -> GaussianSites:
     sites = _near_steep_data(block, theta, GaussianSites(np.zeros(n), np.ones(n)))
     for k in range(FIRST_ROUNDS):
         try:
-            centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
+            centre, variance = conditional_of(block, theta, sites).marginals()
         except PriorFailure:
             sites = GaussianSites(sites.linear, 4.0 * sites.precision + 0.1)
             continue
@@ -233,7 +233,7 @@ def sites_from_nothing(block: JointBlock, theta: Array) -> GaussianSites:
 def _near_steep_data(block: JointBlock, theta: Array, sites: GaussianSites) -> GaussianSites:
     """Put each site whose likelihood is steep where its slope is 0: a step by that slope would lead far beyond."""
     try:
-        inner = conditional_of(block, theta, sites, derivative=False).centre.copy()
+        inner = conditional_of(block, theta, sites).centre.copy()
     except PriorFailure:
         return sites
     slope = block.likelihood(theta, inner)[1]
@@ -280,7 +280,7 @@ def _variational_sites(block: JointBlock, theta: Array, sites: GaussianSites) ->
     last: tuple[Array, Array] | None = None
     for _ in range(SITE_ROUNDS):
         try:
-            centre, variance = conditional_of(block, theta, sites, derivative=False).marginals()
+            centre, variance = conditional_of(block, theta, sites).marginals()
         except PriorFailure:
             if last is None:
                 raise

@@ -308,7 +308,7 @@ def _prior_variances(block: JointBlock, theta: Array) -> Array:
     if block.design_shape is None and not (block.is_sum or block.maps is not None):
         return np.concatenate([each.variances() for each in prior_of(block, theta, derivative=False).vectors])
     nothing = GaussianSites(*np.zeros((2, block.n_sites)))
-    return conditional_of(block, theta, nothing, derivative=False).marginals()[1]
+    return conditional_of(block, theta, nothing).marginals()[1]
 
 
 def _fit(window: _Window, centre: Array, free: NDArray[np.bool_], growth: Array) -> SiteTrend:

@@ -175,7 +175,7 @@ class Chain[Tuned, Phase]:
             If nothing can be computed at the point.
         """
         self.density.bind(point)
-        values = self.read(point)
+        values = self.density.variables.read(point)
         for tuned in self.density.rehearsed(values, rng):
             self.state.tuned = tuned
             self._rebuild()
@@ -205,7 +205,7 @@ class Chain[Tuned, Phase]:
 
     def _draw(self, point: Point, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
         """Make the draw; a prior without a factor there is a rejection."""
-        values = self.read(point)
+        values = self.density.variables.read(point)
         try:
             self._stand(values, point, rng, tuning=tuning)
         except PriorFailure as failure:
@@ -230,7 +230,7 @@ class Chain[Tuned, Phase]:
 
     def _move(self, rng: np.random.Generator, *, tuning: bool) -> Transition[Phase]:
         """Make one step of the kernel, and let the adapter learn from it in tuning."""
-        state, stood = self.state, not self._has_failed
+        state, stood = self.state, tuning and not self._has_failed
         assert state.step_size is not None
         # Nothing that a kernel is made of changes after tuning.
         if tuning or self._kernel is None:
@@ -365,7 +365,7 @@ class Chain[Tuned, Phase]:
 
     def _leave_infinity(self, point: Point) -> None:
         """Put 0 in the place of own values that are not finite where the model begins, as at an edge of its bounds."""
-        values = self.read(point)
+        values = self.density.variables.read(point)
         lost = ~np.isfinite(values)
         if lost.any() and self._starts_from_laplace(values):
             self.density.variables.write(np.where(lost, 0.0, values), point)
@@ -443,8 +443,8 @@ class Chain[Tuned, Phase]:
         return self.density.where_refused()
 
     @property
-    def _step_size(self) -> StepSize | None:
-        """The one that draws report."""
+    def step_size(self) -> StepSize | None:
+        """The one that draws report; None where the chain has none yet."""
         state = self.state
         return None if state.step_size is None else self.density.adapter.step_size(state.tuned, state.step_size)
 
@@ -481,18 +481,9 @@ class Chain[Tuned, Phase]:
         coordinates: NormalCoordinates[Tuned, Phase] = self._coordinates
         return coordinates.reference()
 
-    def current_step_size(self, *, tuning: bool) -> float:
-        """Return the step size in use: the iterate in tuning, its average afterwards, or the fixed one."""
-        used = self._step_size
-        return math.nan if used is None else used.in_use(tuning=tuning)
-
     def average_step_size(self) -> float:
         """Return the step size that the draws after tuning use."""
-        return self.current_step_size(tuning=False)
-
-    def read(self, point: Point) -> Array:
-        """Return the values in a point, concatenated, (k,)."""
-        return self.density.variables.read(point)
+        return math.nan if self.step_size is None else self.step_size.average
 
     def write(self, point: Point) -> None:
         """Put `values` into a point whose arrays are its own."""

@@ -81,7 +81,7 @@ class Variables:
 
 def changed(known: Point | None, point: Point, names: tuple[str, ...]) -> Point | None:
     """Return a copy of the named values if any differs from what is known, else None."""
-    if known is not None and all(np.array_equal(known[name], point[name]) for name in names):
+    if known is not None and all([np.array_equal(known[name], point[name]) for name in names]):  # noqa: C419
         return None
     return {name: np.array(point[name]) for name in names}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from pymc_rmhmc.usage import called_as, switch
 
 __all__ = [
     "GeneralizedLeapfrog", "ImplicitMidpoint", "IntegratorBase", "RotationSplitting", "Step", "Surrogate",
-    "SurrogateFlow", "SurrogateSplitting",
+    "SurrogateFlow", "SurrogateSplitting", "count",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -42,10 +42,29 @@ type Array = NDArray[np.float64]
 REVERSAL_TOLERANCE_FACTOR = 1e4
 
 
-# Not frozen, though nobody writes to them: freezing would make the making of one as dear as a short step.
+class Counted(Protocol):
+    """What steps cost."""
+
+    n_steps: int
+    n_solver_iter: int
+    n_metric_evals: int
+    reversal_error: float
+
+
+def count(total: Counted, step: Counted) -> None:
+    """Add what one step, or a path of several, reported."""
+    total.n_steps += step.n_steps
+    total.n_solver_iter += step.n_solver_iter
+    total.n_metric_evals += step.n_metric_evals
+    # Unchecked steps report nan, and do not hide a checked one.
+    if not math.isnan(step.reversal_error) and not total.reversal_error >= step.reversal_error:
+        total.reversal_error = step.reversal_error
+
+
+# Not frozen: freezing would make the making of one as dear as a short step.
 @dataclass(slots=True)
 class Step[State]:
-    """Outcome of one step: a new state, or None and the cause."""
+    """Outcome of one step, or of several: a new state, or None and the cause."""
 
     state: State | None  # the new phase state; None if the step failed
     failure: Failure = Failure.NONE  # why it failed
@@ -88,14 +107,16 @@ class IntegratorBase(ABC):
     def step(self, hamiltonian: Any, state: Any, step_size: float) -> Step[Any]:
         """Advance by `step_size`; the given state is not changed."""
 
-    def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Iterator[Step[Any]]:
+    def path(self, hamiltonian: Any, state: Any, n_steps: int, step_size: float) -> Step[Any]:
         """Advance so many times, one step after another or several at once; a step that failed is the last."""
-        for _ in range(n_steps):
-            step = self.step(hamiltonian, state, step_size)
-            yield step
-            if step.state is None:
-                return
-            state = step.state
+        whole = self.step(hamiltonian, state, step_size)
+        for _ in range(n_steps - 1):
+            if whole.state is None:
+                break
+            step = self.step(hamiltonian, whole.state, step_size)
+            whole.state, whole.failure = step.state, step.failure
+            count(whole, step)
+        return whole
 
 
 class Rotating[State](Protocol):
@@ -138,13 +159,12 @@ class RotationSplitting(IntegratorBase):
 
     def path[State](
         self, hamiltonian: Rotating[State], state: State, n_steps: int, step_size: float
-    ) -> Iterator[Step[State]]:
+    ) -> Step[State]:
         """Advance so many times: at once where the Hamiltonian makes such steps by itself."""
         made = hamiltonian.advance(state, n_steps, step_size)
         if made is None:
-            yield from super().path(hamiltonian, state, n_steps, step_size)
-        else:
-            yield Step(made[1], made[2], n_metric_evals=made[0], n_steps=made[0])
+            return super().path(hamiltonian, state, n_steps, step_size)
+        return Step(made[1], made[2], n_metric_evals=made[0], n_steps=made[0])
 
 
 class _ImplicitIntegrator(IntegratorBase):
@@ -165,12 +185,11 @@ class _ImplicitIntegrator(IntegratorBase):
 
     def path(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
-    ) -> Iterator[Step[RiemannianState]]:
+    ) -> Step[RiemannianState]:
         """Advance so many times: at once where the metric makes such steps in compiled code."""
         if hamiltonian.advance is None:
-            yield from super().path(hamiltonian, state, n_steps, step_size)
-        else:
-            yield self._followed(hamiltonian, state, n_steps, step_size)
+            return super().path(hamiltonian, state, n_steps, step_size)
+        return self._followed(hamiltonian, state, n_steps, step_size)
 
     def _followed(
         self, hamiltonian: RiemannianHamiltonian, state: RiemannianState, n_steps: int, step_size: float
@@ -455,9 +474,9 @@ class SurrogateFlow(IntegratorBase):
         self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], step_size: float
     ) -> Step[GaussianState[P]]:
         """Advance by `step_size`, however long."""
-        end = hamiltonian.moved(*self.surrogate.advance(state.point.position, state.momentum, step_size))
-        failure = hamiltonian.failure(end)
-        return Step(None if failure else end, failure, n_metric_evals=1)
+        position, momentum = self.surrogate.advance(state.point.position, state.momentum, step_size)
+        end = GaussianState(hamiltonian.residual.at(position), momentum)
+        return Step(None if end.point.failure else end, end.point.failure, n_metric_evals=1)
 
 
 class SurrogateSplitting(IntegratorBase):
@@ -480,24 +499,22 @@ class SurrogateSplitting(IntegratorBase):
         self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], step_size: float
     ) -> Step[GaussianState[P]]:
         """Advance by `step_size`."""
-        return next(self.path(hamiltonian, state, 1, step_size))
+        return self.path(hamiltonian, state, 1, step_size)
 
     def path[P: DensityPoint](
         self, hamiltonian: GaussianHamiltonian[P], state: GaussianState[P], n_steps: int, step_size: float
-    ) -> Iterator[Step[GaussianState[P]]]:
+    ) -> Step[GaussianState[P]]:
         """Advance so many times, as one step: what was evaluated on the way is freed before the next is."""
         end = state
         for done in range(1, n_steps + 1):
             kicked = hamiltonian.kick(end, 0.5 * step_size).momentum
             position, momentum = self._drift(end.position, kicked, step_size)
             del end
-            end = hamiltonian.moved(position, momentum)
-            failure = hamiltonian.failure(end)
-            if failure:
-                yield Step(None, failure, n_metric_evals=done, n_steps=done)
-                return
+            end = GaussianState(hamiltonian.residual.at(position), momentum)
+            if end.point.failure:
+                return Step(None, end.point.failure, n_metric_evals=done, n_steps=done)
             end = hamiltonian.kick(end, 0.5 * step_size)
-        yield Step(end, n_metric_evals=n_steps, n_steps=n_steps)
+        return Step(end, n_metric_evals=n_steps, n_steps=n_steps)
 
     def _drift(self, position: Array, momentum: Array, time: float) -> tuple[Array, Array]:
         """Follow the surrogate's flow in the first coordinates, and rotate the others."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
+from pymc_rmhmc.dynamics.integrators import IntegratorBase
 from pymc_rmhmc.errors import Failure
 
 __all__ = [
@@ -39,15 +39,6 @@ class Transition[State]:
     kind: str = ""  # which part of a composed kernel made it
     # The single moves of a composed kernel, without their states; None for a single move.
     parts: tuple[Outcome, ...] | None = None
-
-    def count(self, step: Step[State] | Transition[State]) -> None:
-        """Add what one step, or a path of several, reported."""
-        self.n_steps += step.n_steps
-        self.n_solver_iter += step.n_solver_iter
-        self.n_metric_evals += step.n_metric_evals
-        # Unchecked steps report nan, and do not hide a checked one.
-        if not math.isnan(step.reversal_error) and not self.reversal_error >= step.reversal_error:
-            self.reversal_error = step.reversal_error
 
     def of_kind(self, kind: str) -> list[Outcome]:
         """Return the parts of one kind, in the order in which they were made."""
@@ -196,8 +187,6 @@ def merge(moves: Sequence[Outcome]) -> Outcome:
 
 def merge_blocks(moves: Sequence[Outcome]) -> Outcome:
     """Report moves of separate variables as one, as `merge` does, but with energies that add up."""
-    if len(moves) == 1:
-        return moves[0]
     merged = merge(moves)
     merged.energy, merged.energy_error = sum(m.energy for m in moves), sum(m.energy_error for m in moves)
     return merged

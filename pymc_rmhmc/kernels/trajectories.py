@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.delayed_rejection import FINER, RETRIED_ABOVE, accepts_retry
 from pymc_rmhmc.dynamics.hamiltonian import Hamiltonian
-from pymc_rmhmc.dynamics.integrators import IntegratorBase, Step
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, count
 from pymc_rmhmc.errors import MAX_ENERGY_ERROR, Failure
 from pymc_rmhmc.kernels.kernel import MoveBase, Outcome, Transition, repeat
 from pymc_rmhmc.usage import real_number, whole_number
@@ -51,6 +51,11 @@ class _Static(SingleSteps):
 
     __slots__ = ()
 
+    @property
+    def most_finer(self) -> int:
+        """How many finer steps may walk the same path where those err much; 0 where it is not tried again."""
+        return 0
+
     def draw(self, step_size: float, rng: np.random.Generator) -> tuple[int, float]:
         """Return the number of steps and the size of each."""
         raise NotImplementedError
@@ -61,11 +66,7 @@ class _Static(SingleSteps):
     ) -> Transition[State]:  # fmt: skip
         """Draw a length, refresh the momentum, follow the flow, and accept or keep."""
         n_steps, size = self.draw(step_size, rng)
-        return transition(hamiltonian, integrator, state, n_steps, size, rng, finer=self.finer(n_steps))
-
-    def finer(self, n_steps: int) -> int:
-        """Return how many finer steps walk the same path where so many err much; 0 where it is not tried again."""
-        return 0
+        return transition(hamiltonian, integrator, state, n_steps, size, rng, most_finer=self.most_finer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,11 @@ class JitteredPath(_Static):
         return f"{self.longest:.3g} (path_length={self.path_length:.3g} and jitter={self.jitter:.3g})"
 
     @property
+    def most_finer(self) -> int:
+        """See `_Static`."""
+        return self.max_steps
+
+    @property
     def covering(self) -> float:
         """The shortest steps of which `max_steps` cover the path."""
         return self.path_length / self.max_steps
@@ -144,10 +150,6 @@ class JitteredPath(_Static):
         if n_steps > self.max_steps:
             return self.max_steps, step_size
         return n_steps, length / n_steps
-
-    def finer(self, n_steps: int) -> int:
-        """See `_Static`."""
-        return min(FINER * n_steps, self.max_steps)
 
 
 def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Callable[[Any, Array, int], Any]) -> Outcome:
@@ -169,12 +171,12 @@ def made(hamiltonian: Any, state: Any, rng: np.random.Generator, make: Callable[
 
 def transition[State](
     hamiltonian: Hamiltonian[State], integrator: IntegratorBase, state: State, n_steps: int, step_size: float,
-    rng: np.random.Generator, *, finer: int = 0,
+    rng: np.random.Generator, *, most_finer: int = 0,
 ) -> Transition[State]:  # fmt: skip
     """Refresh the momentum, follow the flow for `n_steps`, and accept or keep.
 
-    A failed trajectory keeps the state. Where the error was large, a second try takes `finer` steps, if any. The
-    acceptance is that of the first try, which tunes the step size.
+    A failed trajectory keeps the state. Where the error was large, a second try takes finer steps, but no more than
+    `most_finer`. The acceptance is that of the first try, which tunes the step size.
     """
     start = hamiltonian.refresh(state, rng)
     initial_energy = hamiltonian.energy(start)
@@ -185,26 +187,17 @@ def transition[State](
     if not math.isfinite(initial_energy):
         outcome.failure = Failure.NON_FINITE
         return outcome
-    proposal = _end(outcome, integrator.path(hamiltonian, start, n_steps, step_size))
-    if proposal is not None:
-        decide(outcome, proposal, hamiltonian.energy(proposal), log_uniform)
-        proposal = None  # a large one is kept no longer than it is needed
+    path = integrator.path(hamiltonian, start, n_steps, step_size)
+    outcome.failure, outcome.n_steps, outcome.reversal_error = path.failure, path.n_steps, path.reversal_error
+    outcome.n_solver_iter, outcome.n_metric_evals = path.n_solver_iter, path.n_metric_evals
+    if path.state is not None:
+        decide(outcome, path.state, hamiltonian.energy(path.state), log_uniform)
+    del path  # a large end is kept no longer than it is needed
     # A path that failed has no energy error.
-    if finer and not (outcome.accepted or outcome.energy_error <= RETRIED_ABOVE):
+    if most_finer and not (outcome.accepted or outcome.energy_error <= RETRIED_ABOVE):
+        finer = min(FINER * n_steps, most_finer)
         _retry(outcome, hamiltonian, integrator, (n_steps, step_size), finer, math.exp(log_uniform))
     return outcome
-
-
-def _end[State](outcome: Transition[State], path: Iterable[Step[State]]) -> State | None:
-    """Count the steps of a path and return its end; None, with the cause noted, where a step failed."""
-    end: State | None = None
-    for step in path:
-        outcome.count(step)
-        if step.state is None:
-            outcome.failure = step.failure
-            return None
-        end = step.state
-    return end
 
 
 def _retry[State](
@@ -213,17 +206,20 @@ def _retry[State](
 ) -> None:  # fmt: skip
     """Walk the path of a first try again in finer steps, and keep its end as `accepts_retry` says."""
     n_steps, step_size = coarse
-    outcome.failure, outcome.energy_error = Failure.NONE, math.nan
-    proposal = _end(outcome, integrator.path(hamiltonian, outcome.state, finer, step_size / FINER))
-    if proposal is None:
+    path = integrator.path(hamiltonian, outcome.state, finer, step_size / FINER)
+    count(outcome, path)
+    outcome.failure, outcome.energy_error = path.failure, math.nan
+    if path.state is None:
         return
+    proposal, acceptance = path.state, outcome.acceptance
     energy = hamiltonian.energy(proposal)
-    if not _note_error(outcome, energy - outcome.energy):
+    decide(outcome, proposal, energy, math.inf)
+    outcome.acceptance = acceptance
+    if outcome.failure:
         return
-    back = Transition(proposal)
-    returned = _end(back, integrator.path(hamiltonian, proposal, n_steps, -step_size))
-    outcome.count(back)
-    error = math.inf if returned is None else hamiltonian.energy(returned) - energy
+    back = integrator.path(hamiltonian, proposal, n_steps, -step_size)
+    count(outcome, back)
+    error = math.inf if back.state is None else hamiltonian.energy(back.state) - energy
     if accepts_retry(uniform, outcome.acceptance, outcome.energy_error, error if math.isfinite(error) else math.inf):
         outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
 
@@ -234,23 +230,14 @@ def decide[State](outcome: Transition[State], proposal: State, energy: float, lo
     A divergence is judged at the trajectory's end alone: to stop on the way would not be time-reversible.
     """
     error = energy - outcome.energy
-    noted = _note_error(outcome, error)
-    if math.isfinite(error):
-        outcome.acceptance = math.exp(min(0.0, -error))
-    if noted and log_uniform < -error:
-        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
-
-
-def _note_error(outcome: Outcome, error: float) -> bool:
-    """Note a proposal's energy error; return whether it is a number and not too large, and note a failure else."""
     if not math.isfinite(error):
         outcome.failure = Failure.NON_FINITE
-        return False
-    outcome.energy_error = error
+        return
+    outcome.energy_error, outcome.acceptance = error, math.exp(min(0.0, -error))
     if error > MAX_ENERGY_ERROR:
         outcome.failure = Failure.ENERGY
-        return False
-    return True
+    elif log_uniform < -error:
+        outcome.state, outcome.energy, outcome.accepted = proposal, energy, True
 
 
 # ---------------------------------------------------- a trajectory that doubles until it turns back
@@ -389,7 +376,7 @@ class _Tree[State: Moving]:
         state = end.state
         for _ in range(number):
             step = self._integrator.step(self._hamiltonian, state, self._step_size if forward else -self._step_size)
-            self._report.count(step)
+            count(self._report, step)
             if step.state is None:
                 self._report.failure = step.failure
                 yield None

@@ -114,11 +114,6 @@ class TurnState:
         """Z, and ``T z``: what a trajectory of z begins at."""
         return self.noise, self.point.displacement
 
-    @property
-    def joint_point(self) -> JointPoint:
-        """The joint target here."""
-        return self.point.held.joint(self.noise, self.point)
-
 
 def stand(target: JointTarget, position: Array) -> TurnState:
     """Stand at a (ϑ, z); raise a `PriorFailure` where a prior cannot be used."""
@@ -143,7 +138,7 @@ class LatentMove:
         hamiltonian: Any = SpannedHamiltonian(held)  # whose states are others
         n_steps, size = self.length.draw(self.step_size_at(state), rng)
         outcome: Outcome = transition(
-            hamiltonian, SPLITTING, state, n_steps, size, rng, finer=self.length.finer(n_steps)
+            hamiltonian, SPLITTING, state, n_steps, size, rng, most_finer=self.length.max_steps
         )
         if outcome.accepted:
             state = TurnState(held.noise_at(outcome.state), outcome.state.point)
@@ -258,7 +253,7 @@ class ParameterMove:
         What is placed afterwards is another z: `Alternation` ends with one that is the chain's.
         """
         here = state.point
-        latents = [each.latents for each in here.held.placed(state.noise, here)]
+        latents = [each.latents for each in here.placed or here.held.place(state.noise)]
         try:
             held = LatentsGivenTheta(self.target, self.target.chart.recover(theta), here.held)
         except PriorFailure as failure:

@@ -26,7 +26,8 @@ from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
-from pymc_rmhmc.latent.latent_blocks import Sites, conditional_of, n_noise, sites_at
+from pymc_rmhmc.latent.latent_blocks import Sites, conditional_from, n_noise, prior_of, sites_at
+from pymc_rmhmc.latent.rotation import CompiledSites
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
 
 __all__ = ["JointPoint", "JointTarget"]
@@ -195,7 +196,7 @@ class JointTarget:
         """
         block = self.density.blocks[which]
         try:
-            made = conditional_of(block, theta, sites, self._made.get(which), derivative=derivative)
+            made = conditional_from(block, prior_of(block, theta, derivative=derivative), sites, self._made.get(which))
         except PriorFailure as failure:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
@@ -210,12 +211,15 @@ class JointTarget:
             self._made.setdefault(which, made)
         return made
 
-    def native(self, theta: Array, eta: Array) -> NativeLikelihood | None:
-        """The likelihood of the only block for compiled code; None where it has to be asked from Python."""
+    def compiled_sites(self, theta: Array, eta: Array, sites: GaussianSites) -> CompiledSites | None:
+        """ψ of the only block for compiled code; None where its likelihood has to be asked from Python."""
         function, rest = self.density.blocks[0].compiled_likelihood()
         if self._native[0] is not rest:
             self._native = rest, native_likelihood(function, theta, eta, rest)
-        return self._native[1]
+        native = self._native[1]
+        if native is None:
+            return None
+        return native.address, theta, native.rest, native.shift, sites.linear, sites.precision
 
     def expectation(self, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
         """The mean over some z of the log density at θ, a lower bound of log p(θ, y) where z are standard normal.

@@ -59,23 +59,19 @@ def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> Sta
     return prior
 
 
-def conditional_of(
-    block: JointBlock, theta: Array, sites: GaussianSites, like: Any = None, *, derivative: bool = True
-) -> Conditional:
-    """A block at θ, times sites; `like` is one of the block's whose constant parts serve again.
-
-    Without a derivative to come the block keeps nothing for it.
+def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites) -> Conditional:
+    """A block at θ, times sites, without a derivative to come.
 
     Raises
     ------
     PriorFailure
         If the prior cannot be used at θ.
     """
-    return conditional_from(block, prior_of(block, theta, derivative=derivative), sites, like)
+    return conditional_from(block, prior_of(block, theta, derivative=False), sites)
 
 
 def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Any = None) -> Conditional:
-    """A block whose prior is known, times sites; see `prior_of` and `conditional_of`.
+    """A block whose prior is known, times sites; `like` is one of the block's whose constant parts serve again.
 
     Raises
     ------

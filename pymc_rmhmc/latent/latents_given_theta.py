@@ -72,7 +72,7 @@ class LatentsPoint:
     @property
     def displacement(self) -> Array:
         """``T z``, (n,)."""
-        return joined(self.eta) - self.held.centre
+        return (self.eta[0] if len(self.eta) == 1 else joined(self.eta)) - self.held.centre
 
 
 class LatentsGivenTheta:
@@ -100,6 +100,8 @@ class LatentsGivenTheta:
         The sites of all blocks where z is 0.
     apply, adjoint, gram : callable
         ``T z`` of a z, ``Tᵀ v`` and ``T Tᵀ v`` of a v (n,), as `Conditional` has them.
+    advances : bool
+        Whether `advance` can be asked for.
 
     Raises
     ------
@@ -121,21 +123,15 @@ class LatentsGivenTheta:
         for conditional in self.conditionals:
             self.log_marginal += conditional.log_evidence
         self.centre = latents.centre
-        self._compiled = self._compile(target)
+        # ψ for compiled code, where there is one block and the sites see a covariance.
+        self._compiled: CompiledSites | None = None
+        if len(self._blocks) == 1 and self.conditionals[0].weighted is not None:
+            self._compiled = target.compiled_sites(self.theta, self.centre, self._blocks[0][1])
+        self.advances = self._compiled is not None
 
     def __getstate__(self) -> dict[str, object]:
         # An address is of this process alone; without it steps are made one by one.
-        return self.__dict__ | {"_compiled": None}
-
-    def _compile(self, target: JointTarget) -> CompiledSites | None:
-        """ψ for compiled code, where there is one block and the sites see a covariance."""
-        (_, sites, conditional), *others = self._blocks
-        if others or conditional.weighted is None:
-            return None
-        native = target.native(self.theta, self.centre)
-        if native is None:
-            return None
-        return native.address, self.theta, native.rest, native.shift, sites.linear, sites.precision
+        return self.__dict__ | {"_compiled": None, "advances": False}
 
     def _block(
         self, target: JointTarget, which: int, like: LatentsGivenTheta | None
@@ -168,11 +164,6 @@ class LatentsGivenTheta:
     def at_sites(self, displacement: Array) -> LatentsPoint:
         """Evaluate at sites displaced from the centre by ``T z`` (n,)."""
         return self.at(self._by_block(self.centre + displacement))
-
-    @property
-    def advances(self) -> bool:
-        """Whether `advance` can be asked for."""
-        return self._compiled is not None
 
     def advance(self, origin: Placed, point: LatentsPoint, n_steps: int, step_size: float) -> Advanced:
         """The steps that were made of a trajectory, and where it is then."""
@@ -227,10 +218,6 @@ class LatentsGivenTheta:
     def _by_block(self, sites: Array) -> list[Array]:
         return [sites] if len(self._blocks) == 1 else split(sites, [block.n_sites for block, _, _ in self._blocks])
 
-    def placed(self, noise: Array, point: LatentsPoint) -> list[Placement]:
-        """Return where a z is placed in every block, which the point knows if it was evaluated at z."""
-        return self.place(noise) if point.placed is None else point.placed
-
     def joint(self, noise: Array, point: LatentsPoint) -> JointPoint:
         """The joint target's point (ϑ, z), without its gradient, of a z and what was found there."""
         return JointPoint(
@@ -238,7 +225,7 @@ class LatentsGivenTheta:
             theta=self.theta,
             eta=point.eta,
             slope=point.slope,
-            placed=self.placed(noise, point),
+            placed=self.place(noise) if point.placed is None else point.placed,
             log_given=self._log_rest + point.log_likelihood,
             log_density=self.log_marginal + point.log_density,
             failure=point.failure,

@@ -58,16 +58,7 @@ class ThetaPoint:
 
 
 class _ThetaDensity:
-    """A density of ϑ, whatever else moves.
-
-    Parameters
-    ----------
-    target : JointTarget
-        Of (ϑ, z).
-    """
-
-    def __init__(self, target: JointTarget) -> None:
-        self._target = target
+    """A density of ϑ, whatever else moves."""
 
     @staticmethod
     def of(point: LatentsPoint) -> ThetaPoint:
@@ -89,8 +80,7 @@ class ThetaGivenNoise(_ThetaDensity):
     """
 
     def __init__(self, target: JointTarget, noise: Array) -> None:
-        super().__init__(target)
-        self._noise = noise
+        self._target, self._noise = target, noise
 
     def at(self, standard: Array) -> ThetaPoint:
         """Evaluate the density of ϑ; a failure is a value."""
@@ -103,6 +93,9 @@ class ThetaGivenNoise(_ThetaDensity):
 
 class WithoutThetaForce(_ThetaDensity):
     """The joint target of ϑ and z, differentiated by z alone: a third of what its whole gradient takes."""
+
+    def __init__(self, target: JointTarget) -> None:
+        self._target = target
 
     def at(self, position: Array) -> ThetaPoint:
         """Evaluate at (ϑ, z); a failure is a value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import pymc as pm
@@ -128,7 +129,6 @@ class GraphFunction:
             rest, outputs = _packed(rest, self._arrays(point), outputs)
         self._graph = (tuple(inputs), rest, tuple(outputs))
         self.bound: tuple[np.ndarray, ...] = ()  # what the function takes after what is given at each call
-        self._function: Callable[..., Sequence[Array]] | None = None
 
     def bind(self, point: Point) -> None:
         """Take what is not given at a call from a point, and shared data as they are now."""
@@ -142,20 +142,18 @@ class GraphFunction:
         # `ascontiguousarray` would make a vector of a scalar.
         return tuple(np.require(a, requirements="C") for a in (*values, *data, *self._constants))
 
-    @property
+    @cached_property
     def function(self) -> Callable[..., Sequence[Array]]:
         """The compiled function, of what is given at each call and then of what is bound."""
-        if self._function is None:
-            heads, rest, outputs = self._graph
-            self._function = compile_outputs((*heads, *rest), outputs, exact=True)
-        return self._function
+        heads, rest, outputs = self._graph
+        return compile_outputs((*heads, *rest), outputs, exact=True)
 
     def __call__(self, *inputs: Array) -> Sequence[Array]:
         """Evaluate; inputs must be contiguous."""
-        return (self._function or self.function)(*inputs, *self.bound)
+        return self.function(*inputs, *self.bound)
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_function": None}
+        return {name: value for name, value in self.__dict__.items() if name != "function"}
 
 
 def _packed(

@@ -215,7 +215,7 @@ def _block_error(block: Any, theta: Array, where: str, cause: Callable[[], str])
         )
     nothing = np.zeros(block.n_sites)
     try:
-        centre, _ = conditional_of(block, theta, GaussianSites(nothing, nothing), derivative=False).marginals()
+        centre, _ = conditional_of(block, theta, GaussianSites(nothing, nothing)).marginals()
     except PriorFailure as failure:
         return _no_factor(block, where) if failure.failure is Failure.NOT_POSITIVE_DEFINITE else None
     total, slope, _ = block.likelihood(theta, centre)

@@ -64,7 +64,7 @@ class FieldDensity(JointBlocksDensity):
         for block in self.model.blocks:
             sites = GaussianSites(np.zeros(block.n_sites), np.ones(block.n_sites))
             block.likelihood(theta, np.zeros(block.n_sites))
-            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
+            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites).marginals())
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
 
     def seen(self, phase: TurnState) -> JointPoint:
         """Return the joint target's point."""
-        return phase.joint_point
+        return phase.point.held.joint(phase.noise, phase.point)
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
         """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
@@ -378,7 +378,7 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
             for likelihood in rows:
                 rough_sites(likelihood, np.zeros(likelihood.n_sites))
             sites = GaussianSites(np.zeros(block.n_sites), np.ones(block.n_sites))
-            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites, derivative=False).marginals())
+            yield moving_sites(block, theta, sites, *conditional_of(block, theta, sites).marginals())
 
 
 def split(blocks: Sequence[JointBlock], n_theta: int, values: Array) -> tuple[Array, list[Array]]:

@@ -100,7 +100,7 @@ def _rehearse_somewhere(sampler: AnyChain, point: Point, name: str) -> None:
     if _rehearse(sampler, point) or sampler.plan.init == "keep" or sampler.own_initval:
         return
     rng = np.random.default_rng(0)
-    values = np.nan_to_num(sampler.read(point), posinf=0.0, neginf=0.0)
+    values = np.nan_to_num(sampler.density.variables.read(point), posinf=0.0, neginf=0.0)
     for _ in range(N_NEARBY):
         nearby = {variable: np.array(value) for variable, value in point.items()}
         sampler.density.variables.write(values + rng.uniform(-SCATTER, SCATTER, values.size), nearby)

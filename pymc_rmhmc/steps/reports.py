@@ -82,24 +82,18 @@ class FailureCount:
     """Failures of the draws after tuning, by cause, and the summary at the end of the chain."""
 
     def __init__(self) -> None:
-        self.n_draws = 0
+        self.n_draws = self.total = 0  # after tuning, and how many of them failed
         self.counts: dict[Failure, int] = {}
-
-    @property
-    def total(self) -> int:
-        """Draws after tuning whose trajectory failed."""
-        return sum(self.counts.values())
 
     def add(self, failure: Failure) -> None:
         """Count one draw after tuning."""
         self.n_draws += 1
         if failure:
+            self.total += 1
             self.counts[failure] = self.counts.get(failure, 0) + 1
 
     def diverging(self, failure: Failure) -> bool:
-        """Return whether this draw counts as a divergence: see `ALWAYS_DIVERGING` and `ALARM_RATE`."""
-        if not failure:
-            return False
+        """Return whether a draw that failed is a divergence: see `ALWAYS_DIVERGING` and `ALARM_RATE`."""
         if failure in ALWAYS_DIVERGING:
             return True
         return self.n_draws >= ALARM_MIN_DRAWS and self.counts.get(failure, 0) > ALARM_RATE * self.n_draws
@@ -150,7 +144,7 @@ class RunNotices:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._waiting: list[str] = []
+        self.waiting: list[str] = []
 
     def begin_run(self) -> None:
         """Let everything be said again."""
@@ -161,11 +155,11 @@ class RunNotices:
         process = multiprocessing.current_process().name
         if words and subject not in self._said and (not process.startswith(WORKER) or process == FIRST_WORKER):
             self._said.add(subject)
-            self._waiting.append(words)
+            self.waiting.append(words)
 
     def take(self) -> str:
-        """Return what is to be said now; empty as a rule."""
-        said, self._waiting = "\n".join(self._waiting), []
+        """Return what is to be said now."""
+        said, self.waiting = "\n".join(self.waiting), []
         return said
 
 

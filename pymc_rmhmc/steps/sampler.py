@@ -171,12 +171,14 @@ class Sampler(CheckedStep):
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """Make one draw: read the point, move every block, write the values, report."""
         before, had_announced = COMPILING.seconds, self._has_announced
+        announced_before = COMPILING.announce_with(None if had_announced else self._announce)
         try:
-            with COMPILING.announced(None if self._has_announced else self._announce):
-                point, (statistics,) = self._draw(point)
+            point, statistics = self._draw(point)
         except BaseException:  # the chain is over, and what is sampled in its place shall have all threads
             self._threads.release()
             raise
+        finally:
+            COMPILING.announce_with(announced_before)
         self._compile_seconds_in_chain += COMPILING.seconds - before
         if self._has_announced and not had_announced:
             _log.info(f"{self._plan.sampler}: compiled in {self._compile_seconds_in_chain:.1f} s.")
@@ -193,12 +195,13 @@ class Sampler(CheckedStep):
                 "meanwhile."
             )
 
-    def _draw(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
+    def _draw(self, point: Point) -> tuple[Point, dict[str, Any]]:
         """Draw once, and return everything that PyMC is given of a draw but the seconds of compiling."""
         started = time.perf_counter()
         # In C order: what is drawn is written through flat views.
         point = {name: np.array(value, order="C") for name, value in point.items()}
-        self._inputs.check_moved(point)
+        if self._inputs.bounds.moving:
+            self._inputs.bounds.check_moved(point)
         outcomes = []
         # What overflows inside a trajectory is found by its own checks, and counted: no warnings besides.
         with np.errstate(all="ignore"):
@@ -207,28 +210,29 @@ class Sampler(CheckedStep):
                 self._notices.add("moved", moved_twice(moved, self._samplers[0].labels))
             for sampler in self._samplers:
                 outcomes.append(sampler.draw(point, self.rng, tuning=self.tune))
-                sampler.write(point)
-            point, predicted = self._predicted(point)
-        outcome = merge_blocks(outcomes)
+                sampler.density.variables.write(sampler.values, point)
+            predicted = 0.0
+            if self._predictions is not None:
+                drawn, predicted = self._predictions.draw(point, self.rng)
+                point |= drawn
+        outcome = outcomes[0] if len(outcomes) == 1 else merge_blocks(outcomes)
         statistics = block_statistics(outcome)
         rest = self._rest_log_density(point)
         statistics["model_logp"] = sum([s.log_density for s in self._samplers]) + rest + predicted
         statistics["log_weight"] = sum([s.log_weight for s in self._samplers]) + rest
-        sizes = [s.current_step_size(tuning=self.tune) for s in self._samplers] if self.has_step_size else [math.nan]
-        statistics["step_size"] = min(sizes)
+        used = [s.step_size for s in self._samplers] if self.has_step_size else []
+        sizes = [math.nan if u is None else u.current if self.tune else u.average for u in used]
+        statistics["step_size"] = min(sizes, default=math.nan)
         # A step size that was given has no average, and `summarize_failures` knows it by that.
-        is_given = self._plan.step_size is not None
-        statistics["step_size_bar"] = math.nan if is_given else min([s.average_step_size() for s in self._samplers])
+        averages = [] if self._plan.step_size is not None else [math.nan if u is None else u.average for u in used]
+        statistics["step_size_bar"] = min(averages, default=math.nan)
         statistics.update(self._count(outcome.failure))
         statistics["perf_counter_start"] = started
         statistics["perf_counter_diff"] = time.perf_counter() - started
-        statistics["process_time_diff"] = self._processor_seconds()
-        return point, [statistics]
-
-    def _processor_seconds(self) -> float:
-        """Return processor time since the last draw ended: one look at the clock per draw, since looks are not free."""
+        # Since the last draw ended: one look at the clock per draw, since looks are not free.
         before, self._process_time = self._process_time, self._clock()
-        return max(0.0, self._process_time - before)
+        statistics["process_time_diff"] = max(0.0, self._process_time - before)
+        return point, statistics
 
     def _count(self, failure: Failure) -> dict[str, Any]:
         """Count the draw; on the last of the chain, sum up and let BLAS go."""
@@ -239,32 +243,25 @@ class Sampler(CheckedStep):
         if last:
             self._threads.release()
         return {
-            "diverging": self.failures.diverging(failure),
+            "diverging": bool(failure) and self.failures.diverging(failure),
             "n_failures": self.failures.total,
-            "warning": self._summary(last=last),
+            "warning": self._summary(last=last) if last or self._notices.waiting else None,
         }
 
     def _summary(self, *, last: bool) -> SamplerWarning | None:
         """Say at the end of the chain how it went, and before that what a run says once."""
         notice = self._notices.take()
         if not last:
-            return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn") if notice else None
+            return SamplerWarning(WarningType.BAD_PARAMS, notice, "warn")
         refused = next(filter(None, (sampler.where_refused() for sampler in self._samplers)), "")
         remarks = "\n".join(filter(None, (notice, *(sampler.remarks() for sampler in self._samplers))))
         return self.failures.warning(refused, remarks, self._plan.step_size)
-
-    def _predicted(self, point: Point) -> tuple[Point, float]:
-        """Draw what the model predicts at a point; return the point with it, and its log density."""
-        if self._predictions is None:
-            return point, 0.0
-        drawn, log_density = self._predictions.draw(point, self.rng)
-        return point | drawn, log_density
 
     def _rest_log_density(self, point: Point) -> float:
         """Return what the model's log density has beyond the blocks; evaluate it where its inputs have changed."""
         names = self._compiled.rest_inputs
         key = self._rest_key
-        if key is None or any(not np.array_equal(key[name], point[name]) for name in names):
+        if key is None or not all([np.array_equal(key[name], point[name]) for name in names]):  # noqa: C419
             self._rest_key = {name: point[name] for name in names}
             self._rest = float(self._compiled.rest_log_density(point))
         return self._rest

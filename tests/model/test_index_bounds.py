@@ -134,7 +134,7 @@ def test_an_index_that_another_step_moves():
     bounds, point = IndexBounds(model), model.initial_point()
     bounds.check(point)
     bounds.check_moved(point)
-    assert len(bounds._moving) == 1
+    assert len(bounds.moving) == 1
     with pytest.raises(DataError, match=r"y: index 9 .* of u \(1 of 1 indices in k\)"):
         bounds.check_moved(point | {"k": np.array(9)})
 
@@ -148,7 +148,7 @@ def test_indices_within_bounds_are_left_alone():
     bounds = IndexBounds(model)
     bounds.check(model.initial_point())
     assert [read.data for read in bounds._reads] == [" in column"]
-    assert bounds._moving == []
+    assert bounds.moving == []
 
 
 def test_a_size_that_data_give_is_not_looked_at_in_every_draw():
@@ -158,7 +158,7 @@ def test_a_size_that_data_give_is_not_looked_at_in_every_draw():
         pm.Poisson("y", pm.math.exp(f[GROUPS - 1]), observed=COUNTS)
     bounds = IndexBounds(model)
     bounds.check(model.initial_point())
-    assert bounds._moving == []
+    assert bounds.moving == []
     pm.set_data({"x": np.linspace(0.0, 1.0, 7)[:, None]}, model=model)
     with pytest.raises(DataError, match="y: index 7 is out of bounds for axis 0 with size 7 of f"):
         bounds.check(model.initial_point() | {"f_rotated_": np.zeros(7)})

@@ -363,9 +363,8 @@ class WithoutSecondKick(SurrogateSplitting):
     """The half kick at a path's end left out."""
 
     def path(self, hamiltonian, state, n_steps, step_size):
-        for step in super().path(hamiltonian, state, n_steps, step_size):
-            end = None if step.state is None else hamiltonian.kick(step.state, -0.5 * step_size)
-            yield replace(step, state=end)
+        step = super().path(hamiltonian, state, n_steps, step_size)
+        return replace(step, state=None if step.state is None else hamiltonian.kick(step.state, -0.5 * step_size))
 
 
 class AtOnceAndNotBack(TurningChain):

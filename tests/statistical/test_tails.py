@@ -13,7 +13,8 @@ from scipy import stats
 from scipy.integrate import cumulative_trapezoid
 
 from pymc_rmhmc import RMHMC
-from pymc_rmhmc.kernels.trajectories import JitteredPath
+from pymc_rmhmc.kernels import turns
+from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.kernels.turns import LatentMove
 from pymc_rmhmc.tuning import joint_adapter
 from tests.statistical.joint_cases import matern_root
@@ -79,6 +80,6 @@ def test_it_is_not_with_sites_that_stand_still(monkeypatch):
 
 def test_steps_that_stay_as_long_at_a_large_amplitude_fail_there(monkeypatch):
     """But for second tries, which are no reason to make steps that fail."""
-    monkeypatch.setattr(JitteredPath, "finer", lambda self, n_steps: 0)
+    monkeypatch.setattr(turns, "transition", lambda *given, **_: transition(*given))
     monkeypatch.setattr(LatentMove, "step_size_at", lambda self, state: self.step_size)
     assert sampled()[1] > 0.04

@@ -93,7 +93,7 @@ def first_position(step, point):
     step.setup_chain(np.random.default_rng(3), 0, 5)
     sampler = step._samplers[0]
     sampler._condition(point)
-    sampler._start(sampler.read(point), point, np.random.default_rng(3))
+    sampler._start(sampler.density.variables.read(point), point, np.random.default_rng(3))
     return sampler.values
 
 

@@ -163,7 +163,8 @@ def test_a_joint_trajectorys_end_is_where_the_turns_go_on():
     end = state.position + 0.1 * rng.standard_normal(target.size)
     outcome = JointMove(target, Led(end)).step(state, rng)
     np.testing.assert_array_equal(outcome.state.position, end)
-    assert outcome.state.joint_point.log_density == pytest.approx(target.at(end).log_density, rel=1e-9)
+    there = outcome.state.point.held.joint(outcome.state.noise, outcome.state.point)
+    assert there.log_density == pytest.approx(target.at(end).log_density, rel=1e-9)
     # Where it had a factor a moment ago, and has none now, nothing has moved.
     before = outcome.state.position
     failed = JointMove(target, Led(np.full(target.size, np.nan))).step(outcome.state, rng)

@@ -123,6 +123,15 @@ def test_a_second_try_that_fails_is_a_failure():
     assert math.isnan(outcome.energy_error)
 
 
-def test_no_more_steps_are_made_than_a_trajectory_may_have():
-    assert JitteredPath(2.0, 0.3, 100).finer(10) == FINER * 10
-    assert JitteredPath(2.0, 0.3, 20).finer(10) == 20
+@pytest.mark.parametrize(("most", "finer"), [(100, FINER * 10), (20, 20)])
+def test_no_more_steps_are_made_than_a_trajectory_may_have(most, finer):
+    """Ten steps that are too long, then finer ones."""
+    flow, counted = GaussianHamiltonian(FUNNEL.target), []
+
+    class Watched(Stumbling):
+        def path(self, hamiltonian, state, n_steps, step_size):
+            counted.append(n_steps)
+            return super().path(hamiltonian, state, n_steps, step_size)
+
+    JitteredPath(10.0, 0.0, most).move(flow, Watched(), flow.state(np.full(D, 0.1)), 1.0, np.random.default_rng(0))
+    assert counted[:2] == [10, finer]

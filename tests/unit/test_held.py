@@ -303,8 +303,7 @@ def test_a_trajectorys_end_is_a_noise_that_leads_there_and_what_sites_do_not_see
     ends = []
     for _ in range(40):
         start = hamiltonian.refresh(hamiltonian.state(noise), rng)
-        for step in RotationSplitting().path(hamiltonian, start, 2, 0.4):
-            end = step.state
+        end = RotationSplitting().path(hamiltonian, start, 2, 0.4).state
         found = held.noise_at(end)
         np.testing.assert_allclose(held.apply(found), end.displacement, rtol=1e-7, atol=1e-7)
         seen = found - end.position

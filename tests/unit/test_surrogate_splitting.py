@@ -94,9 +94,9 @@ def test_without_latents_to_kick_it_is_the_surrogates_flow():
 def test_steps_taken_back_lead_to_the_beginning(target):
     hamiltonian, state = start_of(target)
     splitting = SurrogateSplitting(emulator(D, strength=0.3), D)
-    (forth,) = splitting.path(hamiltonian, state, 3, 0.6)
+    forth = splitting.path(hamiltonian, state, 3, 0.6)
     turned = GaussianState(forth.state.point, -forth.state.momentum)
-    (back,) = splitting.path(hamiltonian, turned, 3, 0.6)
+    back = splitting.path(hamiltonian, turned, 3, 0.6)
     assert np.abs(phase(forth.state) - phase(state)).max() > 0.1
     np.testing.assert_allclose(back.state.position, state.position, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(-back.state.momentum, state.momentum, rtol=1e-7, atol=1e-7)
@@ -123,7 +123,7 @@ def test_a_path_is_its_steps_and_the_error_is_that_of_the_density(target):
         step = splitting.step(hamiltonian, state, 0.5)
         assert (step.n_steps, step.n_metric_evals) == (1, 1)
         state = step.state
-    (path,) = splitting.path(hamiltonian, start, 3, 0.5)
+    path = splitting.path(hamiltonian, start, 3, 0.5)
     assert (path.n_steps, path.n_metric_evals) == (3, 3)
     np.testing.assert_allclose(phase(path.state), phase(state), rtol=1e-12, atol=1e-12)
     exact = [
@@ -156,7 +156,7 @@ def test_a_path_to_where_there_is_no_density_ends_there():
     hamiltonian, state = start_of(target)
     splitting = SurrogateSplitting(away, D)
     with np.errstate(all="ignore"):
-        (step,) = splitting.path(hamiltonian, state, 50, 0.4)
+        step = splitting.path(hamiltonian, state, 50, 0.4)
         outcome = transition(hamiltonian, splitting, state, 50, 0.4, np.random.default_rng(0))
     assert step.state is None
     assert step.failure in (Failure.NOT_POSITIVE_DEFINITE, Failure.NON_FINITE)
@@ -172,7 +172,7 @@ def test_a_beginning_without_a_slope_is_left_by_no_path():
     hamiltonian, state = start_of(target)
     with np.errstate(all="ignore"):
         state.point.gradient[D:] = np.nan
-        (step,) = SurrogateSplitting(NOTHING, D).path(hamiltonian, state, 3, 0.4)
+        step = SurrogateSplitting(NOTHING, D).path(hamiltonian, state, 3, 0.4)
     assert step.state is None
     assert step.failure is Failure.NON_FINITE
     assert step.n_steps == 1
@@ -193,7 +193,7 @@ def test_no_more_is_held_on_the_way_than_the_beginning_and_what_is_evaluated():
     state = hamiltonian.refresh(hamiltonian.state(np.zeros(target.size)), np.random.default_rng(6))
     gc.disable()  # reference counts do it alone
     try:
-        (step,) = SurrogateSplitting(emulator(D, strength=0.3), D).path(hamiltonian, state, 4, 0.3)
+        step = SurrogateSplitting(emulator(D, strength=0.3), D).path(hamiltonian, state, 4, 0.3)
     finally:
         gc.enable()
     assert step.failure is Failure.NONE

@@ -120,10 +120,7 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
 
     def drift(self, state: GaussianState[P], time: float) -> GaussianState[P]:
         """Follow the flow of ``½ zᵀz + ½ pᵀp`` for a time: a rotation of every pair ``(zᵢ, pᵢ)``."""
-        return self.moved(*blas.drot(state.position, state.momentum, math.cos(time), math.sin(time)))
-
-    def moved(self, position: Array, momentum: Array) -> GaussianState[P]:
-        """Return the state of a position and momentum to which some flow has led."""
+        position, momentum = blas.drot(state.position, state.momentum, math.cos(time), math.sin(time))
         return GaussianState(self.residual.at(position), momentum)
 
     def advance(

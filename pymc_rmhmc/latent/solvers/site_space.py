@@ -99,7 +99,9 @@ class SitePlacement(Placement):
 
 def collect(terms: Sequence[Term], sites: Array) -> Array:
     """Return every ``A_sᵀ v``, (k,)."""
-    return terms[0].collect(sites) if len(terms) == 1 else np.concatenate([term.collect(sites) for term in terms])
+    if len(terms) == 1 and terms[0].design is None:
+        return sites
+    return np.concatenate([term.collect(sites) for term in terms])
 
 
 class SiteSpace:
@@ -135,6 +137,7 @@ class SiteSpace:
 
     log_evidence: float
     weighted: tuple[Array, Array, Array]
+    _covariance: Array
 
     def __init__(
         self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
@@ -143,16 +146,19 @@ class SiteSpace:
         self.terms = tuple(terms)
         if by_design and not all(is_finite(term.design) for term in self.terms if term.design is not None):
             raise PriorFailure(Failure.NON_FINITE)
-        operators = [term.operator for term in self.terms]
-        self._stack = stacked(operators)
+        self._stack = terms[0].operator if len(terms) == 1 else stacked([term.operator for term in terms])
+        # One vector whose values are the sites.
+        self._is_plain = len(terms) == 1 and terms[0].design is None
         self.mean, self._shift, self._by_design = mean, shift, by_design
-        if like is None:
-            known = [None] * len(terms) if covariances is None else covariances
-            seen = [term.operator.seen(term.design, K) for term, K in zip(terms, known, strict=True)]
-            self._covariance: Array = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
+        known = [None] * len(terms) if covariances is None else covariances
+        if like is not None:
+            covariance = like._covariance
+        elif self._is_plain and known[0] is not None:
+            covariance = np.asfortranarray(known[0])
         else:
-            self._covariance = like._covariance
-        self.sites, covariance = sites, self._covariance
+            seen = [term.operator.seen(term.design, K) for term, K in zip(terms, known, strict=True)]
+            covariance = np.asfortranarray(seen[0] if len(seen) == 1 else sum(seen))
+        self.sites, self._covariance = sites, covariance
         if like is None or like.sites.precision is not sites.precision:
             has_factor, self._inner, self._roots, found, self.log_evidence = weigh(
                 covariance, mean, sites.linear, sites.precision
@@ -210,14 +216,17 @@ class SiteSpace:
     def predict(self, whitened: Array) -> Array:
         """Return ``Σ A_s L_s y_s``, (n,)."""
         drawn = self._stack.draw(whitened)
-        if len(self.terms) == 1:
-            return self.terms[0].predict(drawn)
+        if self._is_plain:
+            return drawn
         parts = zip(self.terms, self._slices, strict=True)
         return np.asarray(sum(term.predict(drawn[where]) for term, where in parts))
 
-    def place(self, noise: Array) -> Placement:
+    def place(self, noise: Array) -> SitePlacement:
         """Return where a z is placed."""
-        pulled, eta = self._solve(noise)
+        k = self._stack.size
+        pulled, eta = place(
+            *self.weighted, self.mean, self._slope, self.sites.precision, self.predict(noise[:k]), noise[k:]
+        )
         return SitePlacement(eta, noise, pulled, self._stack, self._shift, self.terms)
 
     def enter(self, values: Array, noise: Array) -> Array:
@@ -227,7 +236,7 @@ class SiteSpace:
         ``y - y(z')`` and ``s Σ A_s L_s (y_s - y_s(z'))``.
         """
         if self._shift is not None:
-            entered = self.shifted(noise, values + self._shift - self._solve(noise)[1])
+            entered = self.shifted(noise, values + self._shift - self.place(noise).eta)
             assert entered is not None
             return entered
         missing = self._stack.from_model(values) - self.place(noise).whitened
@@ -238,8 +247,7 @@ class SiteSpace:
 
         With T the linear part of the map to η, ``Tᵀ(TTᵀ)⁻¹ = (L⁻¹, s)`` for one vector that is read as it is.
         """
-        (operator, design), *others = self.terms
-        undrawn = None if others or design is not None else operator.undraw(missing)
+        undrawn = self._stack.undraw(missing) if self._is_plain else None
         return None if undrawn is None else noise + np.concatenate((undrawn, self._roots[0] * missing))
 
     def marginals(self) -> tuple[Array, Array]:
@@ -248,7 +256,7 @@ class SiteSpace:
 
     def apply(self, noise: Array) -> Array:
         """Return ``T z`` of the map ``η = centre + T z``, (n,)."""
-        return np.asarray(self._solve(noise)[1] - self.centre)
+        return np.asarray(self.place(noise).eta - self.centre)
 
     def adjoint(self, sites: Array) -> Array:
         """Return ``Tᵀ v`` for a v (n,)."""
@@ -292,7 +300,7 @@ class SiteSpace:
         self, placed: Placement, spread: Array, collected: Array
     ) -> tuple[list[Any], list[Array] | None]:
         """Return the derivatives by the operators, and by every A."""
-        if len(self.terms) == 1 and self.terms[0].design is None:
+        if self._is_plain:
             # One array as large as K in place of two.
             operator = self.operator
             if not operator.moves:
@@ -312,14 +320,6 @@ class SiteSpace:
     def _add_covariance_bar(self, total: Array, placed: Placement, spread: Array) -> None:
         """Add the derivative by Q to an (n, n) array in Fortran order, but for what goes through the draw."""
         add_covariance_terms(total, spread, placed.pulled, self._centre_dual, self._inverse, self._roots[0])
-
-    def _solve(self, noise: Array) -> tuple[Array, Array]:
-        """Return a and η of a z."""
-        k = self._stack.size
-        pulled, eta = place(
-            *self.weighted, self.mean, self._slope, self.sites.precision, self.predict(noise[:k]), noise[k:]
-        )
-        return pulled, eta
 
     def _pull(self, spread: Array, collected: Array) -> tuple[Array, Array]:
         """Return the derivative by z, and ``Q v``, from that by the draw of the prior v, and every ``A_sᵀ v``."""

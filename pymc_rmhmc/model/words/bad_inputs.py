@@ -62,18 +62,14 @@ class InputChecks:
     def __init__(self, model: pm.Model) -> None:
         _check_fixed(model)
         _check_potentials(model)
-        self._model, self._bounds, self._ranges = model, IndexBounds(model), ArgumentRanges(model)
+        self._model, self.bounds, self._ranges = model, IndexBounds(model), ArgumentRanges(model)
         self._ranges.check()
 
     def check(self, point: Point) -> None:
         """Raise a `DataError` that says what is wrong with which data, with the shared data as they are now."""
         self._ranges.check()
-        self._bounds.check(point)
+        self.bounds.check(point)
         _check_finite(self._model, point)
-
-    def check_moved(self, point: Point) -> None:
-        """Raise a `DataError` if an index that free variables give is out of bounds, where these have changed."""
-        self._bounds.check_moved(point)
 
 
 def _check_fixed(model: pm.Model) -> None:
@@ -267,7 +263,8 @@ def _are_codes(indices: np.ndarray, size: int) -> bool:
 class IndexBounds:
     """All that indexes an array in the log density of a model, and by what.
 
-    An index that nothing can change is checked at once, with a `DataError` if it is out of bounds.
+    An index that nothing can change is checked at once, with a `DataError` if it is out of bounds. `moving` are those
+    that free variables give.
     """
 
     def __init__(self, model: pm.Model) -> None:
@@ -278,7 +275,7 @@ class IndexBounds:
                 read.check({})
             else:
                 self._reads.append(read)
-        self._moving = [read for read in self._reads if read.indices.inputs]
+        self.moving = [read for read in self._reads if read.indices.inputs]
 
     def check(self, point: Point) -> None:
         """Raise a `DataError` if an index is out of bounds at a point, with the shared data as they are now."""
@@ -286,12 +283,12 @@ class IndexBounds:
             read.check(point)
 
     def check_moved(self, point: Point) -> None:
-        """Check those indices that free variables give, where these have changed."""
-        names = {name for read in self._moving for name in read.indices.inputs}
+        """Raise a `DataError` if an index that free variables give is out of bounds, where these have changed."""
+        names = {name for read in self.moving for name in read.indices.inputs}
         if all(name in self._moved and np.array_equal(self._moved[name], point[name]) for name in names):
             return
         self._moved = {name: np.array(point[name]) for name in names}
-        for read in self._moving:
+        for read in self.moving:
             read.check(point)
 
 
