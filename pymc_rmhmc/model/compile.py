@@ -212,12 +212,12 @@ def compile_model(
 
 
 def _make_reader(
-    model: pm.Model, observation: Observation, sources: Sequence[TensorVariable], shapes: Sequence[tuple[int, ...]],
-    point: Point,
-) -> ObservationReader:
-    """Make the reader that fits an observation of sources with the given shapes."""
+    model: pm.Model, block: LatentBlock, observation: Observation, sources: Sequence[TensorVariable],
+    shapes: Sequence[tuple[int, ...]], point: Point,
+) -> ObservationReader:  # fmt: skip
+    """Make the reader that fits a block's observation of sources with the given shapes."""
     if observation.likelihood is not None:
-        return RegisteredReader(model, observation, sources)
+        return block.registered_reader(model, observation, sources)
     if observation.reading is not None:
         return PredictedReader(model, observation, sources, point)
     return UnregisteredReader(model, observation, sources, shapes)
@@ -225,10 +225,10 @@ def _make_reader(
 
 def _compile_block(model: pm.Model, block: LatentBlock, point: Point) -> list[CompiledBlock]:
     """Compile one block, or one for each row of a variable whose rows are read apart."""
-    readers = [LatentReader(model, latent) for latent in block.latents]
+    readers = block.latent_readers(model)
     shapes = [reader.source_shape(point) for reader in readers]
     sources = [latent.source for latent in block.latents]
-    observations = [_make_reader(model, o, sources, shapes, point) for o in block.observations]
+    observations = [_make_reader(model, block, o, sources, shapes, point) for o in block.observations]
     rows = [row for i, reader in enumerate(readers) for row in reader.rows(i, point)]
     apart = len(readers) == 1 and len(rows) > 1 and all(
         isinstance(o, AffineReader) and o.always_reads_values(point, shapes) for o in observations

@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed, shown
 from pymc_rmhmc.model.deviations import Deviations
+from pymc_rmhmc.model.forms.components import LatentReader
 from pymc_rmhmc.model.forms.linear_normals import linear_normals, scaled_source
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable, gaussian_candidates, read_latent
 from pymc_rmhmc.model.graph.affine import goes_one_by_one, multipliers, predictor_node
@@ -24,6 +25,7 @@ from pymc_rmhmc.model.graph.graphs import inlined, is_of_dims, reaches
 from pymc_rmhmc.model.graph.scales import is_never_zero, scales_first
 from pymc_rmhmc.model.likelihoods import read_likelihood
 from pymc_rmhmc.model.observed.observation import Observation, direct_readers, names_by_value, names_of, observations_of
+from pymc_rmhmc.model.observed.observations import RegisteredReader
 from pymc_rmhmc.model.words.advice import unread_forms
 from pymc_rmhmc.model.words.refusals import (
     GAUSSIAN,
@@ -45,10 +47,31 @@ BY_ANOTHER = "another parameter than other latent values"
 
 @dataclass(frozen=True, eq=False)
 class LatentBlock:
-    """Latent variables that share observations, and those observations."""
+    """Latent variables that share observations, and those observations.
+
+    What reads them is made once: a plan and what is compiled of a block ask the same.
+    """
 
     latents: tuple[LatentVariable, ...]
     observations: tuple[Observation, ...]
+    _of_latents: dict[LatentVariable, LatentReader] = field(default_factory=dict)
+    _of_observations: dict[tuple[Variable | Observation, ...], RegisteredReader] = field(default_factory=dict)
+
+    def latent_readers(self, model: pm.Model) -> list[LatentReader]:
+        """Return the reader of each latent variable."""
+        for latent in self.latents:
+            if latent not in self._of_latents:
+                self._of_latents[latent] = LatentReader(model, latent)
+        return [self._of_latents[latent] for latent in self.latents]
+
+    def registered_reader(
+        self, model: pm.Model, observation: Observation, sources: Sequence[TensorVariable]
+    ) -> RegisteredReader:
+        """Return the reader of an observation with a registered likelihood."""
+        key = (observation, *sources)
+        if key not in self._of_observations:
+            self._of_observations[key] = RegisteredReader(model, observation, sources)
+        return self._of_observations[key]
 
     @property
     def name(self) -> str:

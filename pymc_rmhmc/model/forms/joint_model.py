@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.interfaces.joint_density import Bound
 from pymc_rmhmc.model.deviations import LatentMeans
-from pymc_rmhmc.model.forms.components import LatentReader, LatentRow
+from pymc_rmhmc.model.forms.components import LatentRow
 from pymc_rmhmc.model.forms.joint_blocks import Block, VectorBlock
 from pymc_rmhmc.model.forms.linear_blocks import DesignBlock, DesignSource, Reader, SumBlock
 from pymc_rmhmc.model.forms.linear_normals import ScaledSource, scaled_source
@@ -288,7 +288,7 @@ def _plan_block(model: pm.Model, block: LatentBlock, theta: Hyperparameters, poi
     if any(o.reading is None for o in block.observations):
         return _plan_unregistered(model, block, theta, point)
     block = _with_scales_first(model, block)
-    readers = [LatentReader(model, latent) for latent in block.latents]
+    readers = block.latent_readers(model)
     shapes = [each.source_shape(point) for each in readers]
     rows = [each.rows(i, point) for i, each in enumerate(readers)]
     held = zip(block.latents, shapes, strict=True)
@@ -308,7 +308,7 @@ def _plan_unregistered(model: pm.Model, block: LatentBlock, theta: Hyperparamete
     (latent, *others), reason = block.latents, f"the likelihood of {block.name} has no closed form here"
     if others or latent.form == "independent":
         return f"{reason}, and reads something else than one vector with a covariance"
-    reader = LatentReader(model, latent)
+    (reader,) = block.latent_readers(model)
     rows, shapes = reader.rows(0, point), [reader.source_shape(point)]
     if len(rows) > 1:
         return f"{reason}, and {block.name} has rows"
@@ -347,7 +347,10 @@ def _plain_reading(
     """
     if len({int(np.prod(shape)) for shape in shapes}) != 1:
         return None
-    readers = [AffineReader(model, observation, sources) for observation in block.observations]
+    readers: list[AffineReader] = [
+        AffineReader(model, each, sources) if each.likelihood is None else block.registered_reader(model, each, sources)
+        for each in block.observations
+    ]
     if all(not reader.linear_inputs.values and reader.reads_values(point, shapes) for reader in readers):
         return PlainReading(readers, shapes, point)
     return None
@@ -359,7 +362,7 @@ def _with_scales_first(model: pm.Model, block: LatentBlock) -> LatentBlock:
     sources = [latent.source for latent in block.latents]
     etas = scales_first(model, inlined(_etas(block), [*sources, *model.basic_RVs]), sources)
     observations = [
-        replace(o, reading=reading._replace(eta=eta))
+        o if eta is reading.eta else replace(o, reading=reading._replace(eta=eta))
         for o, reading, eta in zip(block.observations, readings, etas, strict=True)
     ]
     return replace(block, observations=tuple(observations))

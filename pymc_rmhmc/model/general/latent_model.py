@@ -21,7 +21,6 @@ from scipy.signal import lfilter
 
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.forms import FORMS, form_of
-from pymc_rmhmc.model.forms.components import LatentReader
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, FirstOrder, LatentVariable, first_order
 from pymc_rmhmc.model.general.density import PackedModel, gradient_of, twice
 from pymc_rmhmc.model.general.information import information_form
@@ -110,7 +109,7 @@ class LatentModel(PackedModel, ABC):
         theta = Hyperparameters(model, hyperparameters, point)
         values = _ProcessValues(model, variables, point, whitened=self.whitened)
         self._compile_prior(model, latent, theta)
-        shape, source = LatentReader(model, latent).source_shape(point), latent.source
+        shape, source = block.latent_readers(model)[0].source_shape(point), latent.source
         replaced = {source: pt.specify_shape(next(iter(values.parts)).reshape(shape), source.type.shape)}
         self._compile_rest(model, block, values, replaced)
         form, self.softened = information_form(model, values, latent.variable, replaced, metric=metric)
