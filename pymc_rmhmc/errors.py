@@ -20,17 +20,9 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "ApproximationError",
-    "ConfigurationError",
-    "CovarianceError",
-    "DataError",
-    "EvidenceError",
-    "Failure",
-    "RMHMCError",
-    "SamplingError",
-    "UnsupportedLikelihoodError",
-    "UnsupportedModelError",
-]
+    "ApproximationError", "ConfigurationError", "CovarianceError", "DataError", "EvidenceError", "Failure",
+    "RMHMCError", "SamplingError", "UnsupportedLikelihoodError", "UnsupportedModelError",
+]  # fmt: skip
 
 # Numbers below this are shown with all their digits.
 SHORT_NUMBER = 1_000_000

@@ -6,15 +6,6 @@ from pymc_rmhmc.approximation.site_fit import SiteFit, SiteRegression, laplace_s
 from pymc_rmhmc.approximation.tilted import TiltedMoments, tilted_moments
 
 __all__ = [
-    "EPFit",
-    "Mode",
-    "SiteFit",
-    "SiteRegression",
-    "TiltedMoments",
-    "find_mode",
-    "fit_ep",
-    "laplace_sites",
-    "prior_expected_sites",
-    "second_order_correction",
-    "tilted_moments",
-]
+    "EPFit", "Mode", "SiteFit", "SiteRegression", "TiltedMoments", "find_mode", "fit_ep", "laplace_sites",
+    "prior_expected_sites", "second_order_correction", "tilted_moments",
+]  # fmt: skip

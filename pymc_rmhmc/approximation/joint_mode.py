@@ -85,10 +85,7 @@ def approximate_jointly(
     It begins with some sites of that θ. The noise by which the bound is estimated is the same throughout. Some
     coordinates of θ are held where they are: those by which the bound may have none itself.
 
-    Raises
-    ------
-    PriorFailure
-        If a prior cannot be factorised at the θ given.
+    Raises a `PriorFailure` if a prior cannot be factorised at the θ given.
     """
     unscaled = MarginalChart.linear(np.zeros(theta.size), np.eye(theta.size))
     noise = rng.standard_normal(JointTarget(density, sites, unscaled).size - theta.size)

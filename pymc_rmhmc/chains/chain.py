@@ -48,48 +48,25 @@ NOWHERE = {
 
 @dataclass(kw_only=True)
 class ChainState[Tuned]:
-    """What a chain carries from draw to draw.
+    """What a chain carries from draw to draw."""
 
-    Attributes
-    ----------
-    started : bool
-        Whether it has a first position.
-    iteration : int
-        Draws, but for those whose refit had to wait.
-    refits : tuple of int
-        Iterations at whose beginning there is a refit.
-    tuned : object
-        What the adapter knows.
-    step_size : StepSize or None
-        None before the start.
-    position, values
-        Where the chain is in its coordinates, and the values that this stands for: recomputing one from the other would
-        cost a solve a draw, and rounding would break an exact replay.
-    given : dict or None
-        The rest of the point on which coordinates depend: under another one they stand for other values.
-    judged : bool
-        Whether the end of tuning has been looked at.
-    dropped_refits : int
-        Refits after which the chain would have had no density.
-    n_tuned, watched_from : int
-        Tuning draws, and from which on the chain is watched: little is left to refit then.
-    movement : Movement
-        What was seen of it.
-    """
-
-    tuned: Tuned
-    started: bool = False
-    iteration: int = 0
-    refits: tuple[int, ...] = ()
-    step_size: StepSize | None = None
+    tuned: Tuned  # what the adapter knows
+    started: bool = False  # whether it has a first position
+    iteration: int = 0  # draws, but for those whose refit had to wait
+    refits: tuple[int, ...] = ()  # iterations at whose beginning there is a refit
+    step_size: StepSize | None = None  # None before the start
+    # `position`, `values`: where the chain is in its coordinates, and the values that this stands for: recomputing one
+    # from the other would cost a solve a draw, and rounding would break an exact replay.
     position: Position | None = None
     values: Any = None
+    # The rest of the point on which coordinates depend: under another one they stand for other values.
     given: Point | None = None
-    judged: bool = False
-    dropped_refits: int = 0
+    judged: bool = False  # whether the end of tuning has been looked at
+    dropped_refits: int = 0  # refits after which the chain would have had no density
+    # `n_tuned`, `watched_from`: tuning draws, and from which on the chain is watched: little is left to refit then.
     n_tuned: int = 0
     watched_from: int = 0
-    movement: Movement = field(default_factory=Movement)
+    movement: Movement = field(default_factory=Movement)  # what was seen of it
 
 
 class Chain[Tuned, Phase]:
@@ -164,15 +141,12 @@ class Chain[Tuned, Phase]:
     def rehearse(self, point: Point, rng: np.random.Generator) -> bool:
         """Call once all that a chain calls, with sites and scales of no use: what is called is compiled.
 
+        Raises a `PriorFailure` or `RMHMCError` if nothing can be computed at the point.
+
         Returns
         -------
         bool
             Whether there is a density with a gradient at the point; the rest is not called without.
-
-        Raises
-        ------
-        PriorFailure, RMHMCError
-            If nothing can be computed at the point.
         """
         self.density.bind(point)
         values = self.density.variables.read(point)
@@ -407,10 +381,7 @@ class Chain[Tuned, Phase]:
     def _judge(self) -> None:
         """Stop a chain that would hardly move, at the end of tuning.
 
-        Raises
-        ------
-        SamplingError
-            If the trajectories cover less than a tenth of their path.
+        Raises a `SamplingError` if the trajectories cover less than a tenth of their path.
         """
         state, density = self.state, self.density
         judge(

@@ -21,17 +21,8 @@ from pymc_rmhmc.kernels.kernel import HMC, Kernel, Transition
 from pymc_rmhmc.tuning.adaptation import Adapter, StepSize, StepSizeRule
 
 __all__ = [
-    "REHEARSED_STEP",
-    "ConditionalDensity",
-    "ConditionalDensityBase",
-    "Coordinates",
-    "HMCCoordinates",
-    "Location",
-    "NormalCoordinates",
-    "Position",
-    "Variables",
-    "changed",
-    "check_start",
+    "REHEARSED_STEP", "ConditionalDensity", "ConditionalDensityBase", "Coordinates", "HMCCoordinates", "Location",
+    "NormalCoordinates", "Position", "Variables", "changed", "check_start",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -89,10 +80,7 @@ def changed(known: Point | None, point: Point, names: tuple[str, ...]) -> Point 
 def check_start(name: str, point: Point) -> None:
     """Raise unless a chain's first point is of numbers: nothing that is computed there would say whose fault it is.
 
-    Raises
-    ------
-    ConfigurationError
-        If a value is not finite.
+    Raises a `ConfigurationError` if a value is not finite.
     """
     values = {variable: np.asarray(value) for variable, value in point.items()}
     wrong = [v for v, value in values.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
@@ -108,24 +96,13 @@ REHEARSED_STEP = 1e-3
 
 
 class Location(NamedTuple):
-    """Where a phase is.
+    """Where a phase is."""
 
-    Attributes
-    ----------
-    position : tuple of arrays
-        What `Coordinates.stand` needs to stand there again.
-    values : (k,) array
-        The model's.
-    log_density : float
-        The model's.
-    log_weight : float
-        The log density less that of the normal approximation in whose coordinates the phase is standard normal: its
-        exponential has the mean p(y) under the approximation. nan where coordinates are of no such approximation.
-    """
-
-    position: Position
-    values: Array
-    log_density: float
+    position: Position  # what `Coordinates.stand` needs to stand there again
+    values: Array  # (k,): the model's
+    log_density: float  # the model's
+    # The log density less that of the normal approximation in whose coordinates the phase is standard normal: its
+    # exponential has the mean p(y) under the approximation. nan where coordinates are of no such approximation.
     log_weight: float = math.nan
 
 
@@ -138,10 +115,7 @@ class Coordinates[Tuned, Phase](Protocol):
     def stand(self, values: Array, known: Position | None, rng: np.random.Generator) -> Phase:
         """Return a phase at a known position or, where that is None, at given values.
 
-        Raises
-        ------
-        PriorFailure
-            If a prior cannot be factorised there.
+        Raises a `PriorFailure` if a prior cannot be factorised there.
         """
 
     def failure(self, phase: Phase) -> Failure:
@@ -253,10 +227,7 @@ class ConditionalDensity[Tuned, Phase](Protocol):
     def coordinates(self, tuned: Tuned) -> Coordinates[Tuned, Phase] | None:
         """Return coordinates for what is known, made if they were dropped; None where a chain must start first.
 
-        Raises
-        ------
-        PriorFailure
-            If a prior cannot be factorised at the point.
+        Raises a `PriorFailure` if a prior cannot be factorised at the point.
         """
 
     def drop(self) -> None:

@@ -48,23 +48,12 @@ SUSPICIOUS, FAINT, N_SUSPECTS = 0.8, 0.2, 3
 
 @dataclass
 class Movement:
-    """What has been seen of a chain.
+    """What has been seen of a chain."""
 
-    Attributes
-    ----------
-    tuning : list of arrays
-        Watched values of the last tuning draws.
-    failures : list of Failure
-        Of the same draws.
-    draws : list of arrays
-        Watched values of draws after tuning, every `stride`-th.
-    n_draws, n_moved, stride : int
-        Draws after tuning, how many of them were moves, and of how many one is kept.
-    """
-
-    tuning: list[Array] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    draws: list[Array] = field(default_factory=list)
+    tuning: list[Array] = field(default_factory=list)  # watched values of the last tuning draws
+    failures: list[Failure] = field(default_factory=list)  # of the same draws
+    draws: list[Array] = field(default_factory=list)  # watched values of draws after tuning, every `stride`-th
+    # `n_draws`, `n_moved`, `stride`: draws after tuning, how many of them were moves, and of how many one is kept.
     n_draws: int = 0
     n_moved: int = 0
     stride: int = 1
@@ -129,22 +118,13 @@ def _most_correlated(draws: Array, suspicious: float) -> Sequence[int]:
 
 @dataclass(frozen=True, slots=True)
 class JudgementPolicy:
-    """When a chain is stopped, and when it is spoken of.
+    """When a chain is stopped, and when it is spoken of."""
 
-    Attributes
-    ----------
-    enough_tuning : int
-        Tuning draws after which a step size is judged.
-    least_of_path : float
-        A chain that covers a smaller share of its path is stopped. The hopeless chains of
-        `tests/steps/test_hard_models.py` cover less than a tenth of it.
-    whole_path : float
-        A chain that covers this share of its path gets no message.
-    """
-
-    enough_tuning: int = 50
+    enough_tuning: int = 50  # tuning draws after which a step size is judged
+    # A chain that covers a smaller share of its path is stopped. The hopeless chains of
+    # `tests/steps/test_hard_models.py` cover less than a tenth of it.
     least_of_path: float = 0.1
-    whole_path: float = 0.9
+    whole_path: float = 0.9  # a chain that covers this share of its path gets no message
 
 
 JUDGEMENT = JudgementPolicy()
@@ -159,10 +139,7 @@ def judge(
     Any acceptance is reached by steps that are short enough: sites that are hopeless show in a path that is out
     of reach.
 
-    Raises
-    ------
-    SamplingError
-        If the trajectories cover less than a tenth of their path.
+    Raises a `SamplingError` if the trajectories cover less than a tenth of their path.
     """
     covered = part_of_path(path, step_size)
     if path is None or n_tuned < JUDGEMENT.enough_tuning or covered >= JUDGEMENT.least_of_path:

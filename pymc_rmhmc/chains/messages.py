@@ -14,21 +14,9 @@ from pymc_rmhmc.errors import Failure, listed
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 
 __all__ = [
-    "IF_SLOW",
-    "advice_for",
-    "barely_moves",
-    "cut_short",
-    "hardly_moved",
-    "in_words",
-    "is_cut_by_options",
-    "more_steps",
-    "moved_slowly",
-    "never_moved",
-    "part_of_path",
-    "path_in_words",
-    "sites_kept",
-    "stood_still",
-]
+    "IF_SLOW", "advice_for", "barely_moves", "cut_short", "hardly_moved", "in_words", "is_cut_by_options", "more_steps",
+    "moved_slowly", "never_moved", "part_of_path", "path_in_words", "sites_kept", "stood_still",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
 

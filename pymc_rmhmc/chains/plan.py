@@ -22,68 +22,31 @@ NEARNESS = (1.0, 0.5, 0.25, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Options settled for one block.
+    """Options settled for one block."""
 
-    Attributes
-    ----------
-    metric
-        A metric, such as `FlatMetric`; a string is settled by now.
-    policy : SitePolicy or None
-        What tuning does with the metric's sites; None if it uses none.
-    curvature : str or None
-        The curvature of the likelihood that the metric is made of; None if it asks for none.
-    integrator
-        One that fits the metric.
-    trajectory : Trajectory
-        How a draw is made.
-    general_trajectory : Trajectory
-        The same for the chart that is read from the graph of a hierarchy.
-    block_trajectory : Trajectory
-        The same for a process and its hyperparameters in two blocks.
-    may_repeat : bool
-        Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
-    may_lengthen : bool
-        Whether tuning may find a longer path than that of `general_trajectory`: not where length or jitter are the
-        user's.
-    step_size : float or None
-        Fixed, or None to adapt.
-    initial_step_size, max_step_size : float
-        Where the search begins, and its bound.
-    target_accept : float
-        For the adaptation.
-    held_target_accept : float
-        For that of latent values which move where their hyperparameters are held.
-    init : str
-        "auto", "laplace" or "keep".
-    covering_step_size : float
-        With shorter steps the path is not covered, and a lower acceptance is enough.
-    flat_priors : tuple of str
-        The model's variables whose prior is improper, for messages.
-    sampler : str
-        The step's name, for messages.
-    alone : bool
-        Whether latent values are sampled without hyperparameters in any metric.
-    """
-
-    metric: Any
-    policy: SitePolicy | None
-    curvature: str | None
-    integrator: Any
-    trajectory: Trajectory
-    general_trajectory: Trajectory
-    block_trajectory: Trajectory
+    metric: Any  # a metric, such as `FlatMetric`; a string is settled by now
+    policy: SitePolicy | None  # what tuning does with the metric's sites; None if it uses none
+    curvature: str | None  # the curvature of the likelihood that the metric is made of; None if it asks for none
+    integrator: Any  # one that fits the metric
+    trajectory: Trajectory  # how a draw is made
+    general_trajectory: Trajectory  # the same for the chart that is read from the graph of a hierarchy
+    block_trajectory: Trajectory  # the same for a process and its hyperparameters in two blocks
+    # Whether a draw of a cheap model may take several trajectories: not where the number of steps is the user's.
     may_repeat: bool
+    # Whether tuning may find a longer path than that of `general_trajectory`: not where length or jitter are the
+    # user's.
     may_lengthen: bool
-    step_size: float | None
+    step_size: float | None  # fixed, or None to adapt
+    # `initial_step_size`, `max_step_size`: where the search begins, and its bound.
     initial_step_size: float
     max_step_size: float
-    target_accept: float
-    held_target_accept: float
-    init: str
-    covering_step_size: float
-    flat_priors: tuple[str, ...] = ()
-    sampler: str = "RMHMC"
-    alone: bool = False
+    target_accept: float  # for the adaptation
+    held_target_accept: float  # for that of latent values which move where their hyperparameters are held
+    init: str  # "auto", "laplace" or "keep"
+    covering_step_size: float  # with shorter steps the path is not covered, and a lower acceptance is enough
+    flat_priors: tuple[str, ...] = ()  # the model's variables whose prior is improper, for messages
+    sampler: str = "RMHMC"  # the step's name, for messages
+    alone: bool = False  # whether latent values are sampled without hyperparameters in any metric
 
     def steps(self, fewest: int = 1) -> StepSizeRule:
         """Return how the step size is found; of a path there are at least so many steps."""

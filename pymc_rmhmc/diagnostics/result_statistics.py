@@ -149,22 +149,12 @@ class Timeline:
 
     Chains share no processor at a time: one that began after another had ended is taken to have waited for it, and
     begins earlier by what that one compiled.
-
-    Attributes
-    ----------
-    begins : (chain,) array
-        When the first draw after tuning began.
-    ends : (chain, draw) array
-        When each draw after tuning ended.
-    compiled_before : float
-        Seconds of compiling before any chain began: `RMHMC()` itself.
-    compiled_within : float
-        Seconds that PyMC's clock has counted: of chains side by side the longest, of chains in turn the sum.
     """
 
-    begins: Array
-    ends: Array
-    compiled_before: float
+    begins: Array  # (chain,): when the first draw after tuning began
+    ends: Array  # (chain, draw): when each draw after tuning ended
+    compiled_before: float  # seconds of compiling before any chain began: `RMHMC()` itself
+    # Seconds that PyMC's clock has counted: of chains side by side the longest, of chains in turn the sum.
     compiled_within: float
 
     def seconds(self, n_draws: int | None = None) -> float:

@@ -56,10 +56,7 @@ class TaoHamiltonian:
     def state(self, position: Array) -> TaoState:
         """Evaluate the metric at a position; the momentum is zero, and the copies are equal, until `refresh`.
 
-        Raises
-        ------
-        ConfigurationError
-            If the mass has another number of values than the position.
+        Raises a `ConfigurationError` if the mass has another number of values than the position.
         """
         if np.size(self.mass) not in (1, position.size):
             raise ConfigurationError(

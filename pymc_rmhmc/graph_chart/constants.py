@@ -248,18 +248,10 @@ def _positive(matrices: Array) -> Array:
 
 
 class Angles(NamedTuple):
-    """Which of a model's values stand for points on a circle.
+    """Which of a model's values stand for points on a circle."""
 
-    Attributes
-    ----------
-    places : (k,) int array
-        Where they are among all values.
-    periods : (k,) array
-        The circumference of each circle: the density is the same at a value and a period further on.
-    """
-
-    places: NDArray[np.int64]
-    periods: Array
+    places: NDArray[np.int64]  # (k,): where they are among all values
+    periods: Array  # (k,): the circumference of each circle: the density is the same at a value and a period further on
 
     @property
     def widest(self) -> Array:

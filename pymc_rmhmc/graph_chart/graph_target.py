@@ -26,22 +26,13 @@ _FAILURES = (Failure.NONE, Failure.NON_FINITE, Failure.ENERGY)
 # Not frozen, though nobody writes to them: one is made for every trajectory.
 @dataclass(slots=True)
 class GeneralPoint:
-    """The density at one u.
+    """The density at one u."""
 
-    Attributes
-    ----------
-    position, gradient : (d,) array
-        U, and ∇φ.
-    log_density : float
-        ``φ(u) = log density of z + ½ uᵀu``.
-    found : (2 d + 1,) array
-        The gradient by z, the values x, and the log-Jacobian of z to x.
-    """
-
+    # `position`, `gradient`: (d,), U, and ∇φ.
     position: Array
-    log_density: float
+    log_density: float  # ``φ(u) = log density of z + ½ uᵀu``
     gradient: Array
-    found: Array
+    found: Array  # (2 d + 1,): the gradient by z, the values x, and the log-Jacobian of z to x
 
     @property
     def failure(self) -> Failure:
@@ -74,34 +65,18 @@ class GeneralPoint:
 
 @dataclass(slots=True)
 class Moved:
-    """What trajectories in compiled code have led to.
+    """What trajectories in compiled code have led to."""
 
-    Attributes
-    ----------
-    point, momentum
-        Of the state that was kept.
-    initial_energy : float
-        H where the last of the trajectories began.
-    acceptance : float
-        The mean of ``min(1, exp(-energy error))``: over all states of trajectories that double, else over ends.
-    energy_error : float
-        Of the last proposal; nan if that failed.
-    n_steps : int
-        How many were made.
-    failure : Failure
-        The first that there was.
-    accepted : bool
-        Whether any trajectory led elsewhere.
-    """
-
+    # `point`, `momentum`: of the state that was kept.
     point: Any
     momentum: Array
-    initial_energy: float
+    initial_energy: float  # H where the last of the trajectories began
+    # The mean of ``min(1, exp(-energy error))``: over all states of trajectories that double, else over ends.
     acceptance: float
-    energy_error: float
-    n_steps: int
-    failure: Failure
-    accepted: bool
+    energy_error: float  # of the last proposal; nan if that failed
+    n_steps: int  # how many were made
+    failure: Failure  # the first that there was
+    accepted: bool  # whether any trajectory led elsewhere
 
 
 class GeneralTarget:
@@ -202,22 +177,15 @@ def _point(state: State) -> GeneralPoint:
 
 @dataclass(slots=True)
 class ValuePoint:
-    """The density at one ϑ.
+    """The density at one ϑ."""
 
-    Attributes
-    ----------
-    position, coordinates, values : (d,) array
-        The standard normals ϑ, the coordinates z of the model's chart, and the model's values x.
-    log_density : float
-        What ϑ's has beyond a standard normal.
-    charted_log_density, model_log_density : float
-        The log density of z, and that of x as the model has it.
-    """
-
+    # `position`, `coordinates`, `values`: (d,), the standard normals ϑ, the coordinates z of the model's chart, and the
+    # model's values x.
     position: Array
     coordinates: Array
     values: Array
-    log_density: float
+    log_density: float  # what ϑ's has beyond a standard normal
+    # `charted_log_density`, `model_log_density`: the log density of z, and that of x as the model has it.
     charted_log_density: float
     model_log_density: float
 

@@ -33,30 +33,16 @@ type State = tuple[Array, float, Array, Array]
 
 
 class FlatMap(NamedTuple):
-    """``z = c + S u``.
+    """``z = c + S u``."""
 
-    Attributes
-    ----------
-    centre, spread : (d,) array
-        C, and B's diagonal where it is diagonal.
-    dense : (k,) int array
-        The coordinates of the dense block.
-    factor : (k, k) array
-        Its lower triangle.
-    directions : (r, d) array
-        V, with orthonormal rows.
-    stretches : (r,) array
-        How much longer each of them is made, less 1.
-    free : (m,) int array
-        The coordinates without a Gaussian part. No other coordinate of z depends on them.
-    """
-
+    # `centre`, `spread`: (d,), C, and B's diagonal where it is diagonal.
     centre: Array
     spread: Array
-    dense: NDArray[np.int64]
-    factor: Array
-    directions: Array
-    stretches: Array
+    dense: NDArray[np.int64]  # (k,): the coordinates of the dense block
+    factor: Array  # (k, k): its lower triangle
+    directions: Array  # (r, d): V, with orthonormal rows
+    stretches: Array  # (r,): how much longer each of them is made, less 1
+    # (m,): the coordinates without a Gaussian part. No other coordinate of z depends on them.
     free: NDArray[np.int64] = NO_ANGLES.places
 
 

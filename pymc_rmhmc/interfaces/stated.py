@@ -23,29 +23,15 @@ type Indices = NDArray[np.int64]
 # Not frozen, though nobody writes to them: both of these are made for every θ, and freezing triples what that takes.
 @dataclass(slots=True)
 class StatedDense:
-    """A vector x with a dense covariance, which a predictor reads times d.
+    """A vector x with a dense covariance, which a predictor reads times d."""
 
-    Attributes
-    ----------
-    covariance : (k, k) array or None
-        Of ``d x``, in Fortran order; None where its factor is given.
-    location : (k,) array or float
-        The mean of x; of rows that share a covariance, that of all of them, (N,).
-    is_variable : bool
-        Whether the model's variable is x itself, which a predictor then reads as it is, and not the whitened vector.
-    multiplier : (k,) array or float
-        d, of any sign.
-    moves : bool
-        Whether θ moves the covariance.
-    factor : (k, k) array, optional
-        The lower factor of the covariance, where the model gives it; its upper triangle is not read.
-    """
-
-    covariance: Array | None
-    location: Array | float
+    covariance: Array | None  # (k, k): of ``d x``, in Fortran order; None where its factor is given
+    location: Array | float  # (k,): the mean of x; of rows that share a covariance, that of all of them, (N,)
+    # Whether the model's variable is x itself, which a predictor then reads as it is, and not the whitened vector.
     is_variable: bool
-    multiplier: Array | float = 1.0
-    moves: bool = True
+    multiplier: Array | float = 1.0  # (k,): d, of any sign
+    moves: bool = True  # whether θ moves the covariance
+    # (k, k): the lower factor of the covariance, where the model gives it; its upper triangle is not read.
     factor: Array | None = None
 
     def variances(self) -> Array:
@@ -58,21 +44,11 @@ class StatedDense:
 
 @dataclass(frozen=True, slots=True)
 class StatedKronecker:
-    """A whitened vector on a grid, whose covariance is a Kronecker product.
+    """A whitened vector on a grid, whose covariance is a Kronecker product."""
 
-    Attributes
-    ----------
-    covariances : tuple of (k_i, k_i) arrays
-        Its factors, of what the predictor reads.
-    sign : array or float
-        Of the number that a predictor reads it times.
-    moves : bool
-        Whether θ moves the factors.
-    """
-
-    covariances: tuple[Array, ...]
-    sign: Array | float = 1.0
-    moves: bool = True
+    covariances: tuple[Array, ...]  # tuple of (k_i, k_i) arrays: its factors, of what the predictor reads
+    sign: Array | float = 1.0  # of the number that a predictor reads it times
+    moves: bool = True  # whether θ moves the factors
     location: ClassVar[float] = 0.0
     is_variable: ClassVar[bool] = False
 
@@ -86,17 +62,10 @@ class StatedKronecker:
 
 @dataclass(frozen=True, slots=True)
 class StatedCoefficients:
-    """Independent coefficients: ``location + deviation y``, of which ``spread y`` is read.
+    """Independent coefficients: ``location + deviation y``, of which ``spread y`` is read."""
 
-    Attributes
-    ----------
-    spread : (k,) array
-        Of any sign.
-    location, deviation : (k,) array
-        Mean and standard deviation of the model's variable.
-    """
-
-    spread: Array
+    spread: Array  # (k,): of any sign
+    # `location`, `deviation`: (k,), mean and standard deviation of the model's variable.
     location: Array
     deviation: Array
     is_variable: ClassVar[bool] = False
@@ -108,22 +77,16 @@ class StatedCoefficients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AffineRows:
-    """Rows of a sparse affine map of latent values, as multiples of the numbers u(θ).
+    """Rows of a sparse affine map of latent values, as multiples of the numbers u(θ)."""
 
-    Attributes
-    ----------
-    row, column : (nnz,) int array
-        Where an entry stands.
-    coefficient, number : (nnz,) array
-        An entry is the coefficient times that number of u; u[0] is 1, so that 0 is for what θ does not move.
-    offset, offset_number : (m,) array
-        The same of the constant of each row.
-    """
-
+    # `row`, `column`: (nnz,), where an entry stands.
     row: Indices
     column: Indices
+    # `coefficient`, `number`: (nnz,), an entry is the coefficient times that number of u; u[0] is 1, so that 0 is for
+    # what θ does not move.
     coefficient: Array
     number: Indices
+    # `offset`, `offset_number`: (m,), the same of the constant of each row.
     offset: Array
     offset_number: Indices
 
@@ -144,55 +107,28 @@ class AffineRows:
 
 @dataclass(frozen=True, slots=True)
 class FieldKernel:
-    """A vector of a field with a dense covariance K and a mean of 0.
+    """A vector of a field with a dense covariance K and a mean of 0."""
 
-    Attributes
-    ----------
-    size : int
-        The number of its values.
-    is_variable : bool
-        Whether the model's variable is the vector itself, and not the whitened one.
-    is_factor : bool
-        Whether the model gives the lower factor of K.
-    moves : bool
-        Whether θ moves K.
-    same_as : int, optional
-        An earlier kernel with the same K, and the same of the rest.
-    """
-
-    size: int
-    is_variable: bool
-    is_factor: bool
-    moves: bool = True
-    same_as: int | None = None
+    size: int  # the number of its values
+    is_variable: bool  # whether the model's variable is the vector itself, and not the whitened one
+    is_factor: bool  # whether the model gives the lower factor of K
+    moves: bool = True  # whether θ moves K
+    same_as: int | None = None  # an earlier kernel with the same K, and the same of the rest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldMaps:
-    """What does not move with θ of a Gaussian field: ``e = J x - c`` is N(0, I), and sites are ``η = A x + a``.
+    """What does not move with θ of a Gaussian field: ``e = J x - c`` is N(0, I), and sites are ``η = A x + a``."""
 
-    Attributes
-    ----------
-    size : int
-        The number of latent values x, n.
-    residuals : AffineRows
-        J, with c as its offset.
-    predictors : AffineRows
-        A, with a as its offset.
-    dense, dense_offset : (k, n), (k,) array
-        Constant rows of J with so many entries that P would have no zeros with them, and their c.
-    values : AffineRows, optional
-        The model's own values, where x are others.
-    kernels : tuple of FieldKernel
-        The vectors with a dense covariance: the last latent values, of which the rows read the vector itself.
-    """
-
-    size: int
-    residuals: AffineRows
-    predictors: AffineRows
+    size: int  # the number of latent values x, n
+    residuals: AffineRows  # J, with c as its offset
+    predictors: AffineRows  # A, with a as its offset
+    # `dense`, `dense_offset`: (k, n), (k,) array: constant rows of J with so many entries that P would have no zeros
+    # with them, and their c.
     dense: Array
     dense_offset: Array
-    values: AffineRows | None = None
+    values: AffineRows | None = None  # the model's own values, where x are others
+    # The vectors with a dense covariance: the last latent values, of which the rows read the vector itself.
     kernels: tuple[FieldKernel, ...] = ()
 
     @property
@@ -203,21 +139,11 @@ class FieldMaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatedField:
-    """A Gaussian field at one θ.
+    """A Gaussian field at one θ."""
 
-    Attributes
-    ----------
-    maps : FieldMaps
-        The same at every θ.
-    numbers : array
-        u(θ), of which the first is 1, and the last are K, or its factor, of each kernel, row by row.
-    log_normaliser : float
-        The log density of the prior where every residual is 0, of kernels as whitened vectors.
-    """
-
-    maps: FieldMaps
-    numbers: Array
-    log_normaliser: float
+    maps: FieldMaps  # the same at every θ
+    numbers: Array  # u(θ), of which the first is 1, and the last are K, or its factor, of each kernel, row by row
+    log_normaliser: float  # the log density of the prior where every residual is 0, of kernels as whitened vectors
 
 
 type StatedVector = StatedDense | StatedKronecker | StatedCoefficients
@@ -225,25 +151,12 @@ type StatedVector = StatedDense | StatedKronecker | StatedCoefficients
 
 @dataclass(slots=True)
 class StatedPrior:
-    """The prior of a block's latent vectors at one θ.
+    """The prior of a block's latent vectors at one θ."""
 
-    Attributes
-    ----------
-    mean : (n,) array
-        The sites where every vector is at its mean.
-    shift : (n,) array
-        What the sites have beyond the latent values.
-    vectors : tuple of StatedVector
-        The vectors; of rows, one that all share, or one for each.
-    field : StatedField, optional
-        In place of vectors, mean, shift and design.
-    design : array, sparse array, list or None
-        The matrix that reads all vectors, (n, k); or a list with one for each vector, None for the identity; or None
-        where the only vector's values are the sites.
-    """
-
-    mean: Array
-    shift: Array
-    vectors: tuple[StatedVector, ...]
+    mean: Array  # (n,): the sites where every vector is at its mean
+    shift: Array  # (n,): what the sites have beyond the latent values
+    vectors: tuple[StatedVector, ...]  # the vectors; of rows, one that all share, or one for each
+    # The matrix that reads all vectors, (n, k); or a list with one for each vector, None for the identity; or None
+    # where the only vector's values are the sites.
     design: Any = None
-    field: StatedField | None = None
+    field: StatedField | None = None  # in place of vectors, mean, shift and design

@@ -36,26 +36,13 @@ type Array = NDArray[np.float64]
 # Not frozen, though nobody writes to it: one is made for every z, and freezing triples what that takes.
 @dataclass(slots=True)
 class Placement(ABC):
-    """Where a noise is placed.
+    """Where a noise is placed."""
 
-    Attributes
-    ----------
-    eta : (n,) array
-        The sites.
-    noise : array
-        z.
-    pulled : array
-        What the derivative needs again: what y is solved from, of n sites or k latent values.
-    operator : Root
-        Of the prior.
-    shift : (n,) array or float, optional
-        Where the model's variable is the sites less something, this.
-    """
-
-    eta: Array
-    noise: Array
-    pulled: Array
-    operator: Root
+    eta: Array  # (n,): the sites
+    noise: Array  # z
+    pulled: Array  # what the derivative needs again: what y is solved from, of n sites or k latent values
+    operator: Root  # of the prior
+    # (n,) array or float, optional: where the model's variable is the sites less something, this.
     shift: Array | float | None = None
 
     @property
@@ -82,28 +69,15 @@ class LatentPlacement(Placement):
 
 
 class Pulled(NamedTuple):
-    """The gradient of ``ψ(η) + log E``, given ``∂ψ/∂η`` (n,).
+    """The gradient of ``ψ(η) + log E``, given ``∂ψ/∂η`` (n,)."""
 
-    Attributes
-    ----------
-    noise : array
-        By z.
-    mean : (n,) array
-        By m.
-    vectors : list
-        By what each vector's operator is made of.
-    design : array, list or None
-        By A, of a sparse one that reads all by its entries; or a list with that by each vector's; None where it is
-        constant.
-    pushed : (n,) array
-        The covariance of the sites times ``∂ψ/∂η``.
-    """
-
-    noise: Array
-    mean: Array
-    vectors: list[Any]
+    noise: Array  # by z
+    mean: Array  # (n,): by m
+    vectors: list[Any]  # by what each vector's operator is made of
+    # By A, of a sparse one that reads all by its entries; or a list with that by each vector's; None where it is
+    # constant.
     design: Any
-    pushed: Array
+    pushed: Array  # (n,): the covariance of the sites times ``∂ψ/∂η``
 
 
 class Conditional(Protocol):

@@ -99,31 +99,16 @@ class Emulator:
     """``g(x) = c + log(exp(bᵀx + ½ xᵀQx + Σ wᵢ k(x - xᵢ)) + exp(φ + ½|x|² - κ log(1 + |x|²/τ)))``.
 
     The kernel is ``k(x) = (1 + ½|x|²/(αℓ²))^-α`` with α = 32.
-
-    Attributes
-    ----------
-    points : (d, m) array
-        The xᵢ, by coordinate, in C order.
-    weights : (m,) array
-        The wᵢ.
-    lengthscale : float
-        ℓ.
-    level : float
-        c.
-    linear : (d,) array
-        b.
-    quadratic : (d, d) array
-        Q, symmetric.
-    floor, power, reach : float
-        φ, κ and τ: a multiple of a Student t's density, where ``exp g`` is multiplied by a standard normal's.
     """
 
-    points: Array
-    weights: Array
-    lengthscale: float
-    level: float
-    linear: Array
-    quadratic: Array
+    points: Array  # (d, m): the xᵢ, by coordinate, in C order
+    weights: Array  # (m,): the wᵢ
+    lengthscale: float  # ℓ
+    level: float  # c
+    linear: Array  # (d,): b
+    quadratic: Array  # (d, d): Q, symmetric
+    # `floor`, `power`, `reach`: φ, κ and τ: a multiple of a Student t's density, where ``exp g`` is multiplied by a
+    # standard normal's.
     floor: float = -np.inf
     power: float = 1.0
     reach: float = 1.0

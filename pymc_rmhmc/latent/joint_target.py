@@ -37,35 +37,19 @@ type Array = NDArray[np.float64]
 
 @dataclass(slots=True)
 class JointPoint:
-    """The target at one (ϑ, z).
+    """The target at one (ϑ, z)."""
 
-    Attributes
-    ----------
-    position : (d + 2 Σk,) array
-        (ϑ, z).
-    theta : (d,) array
-        θ.
-    eta, slope : list of (k,) arrays
-        The sites of every block, and ``∂ℓ/∂η`` there.
-    placed : list of Placement
-        Where the noise of every block is placed.
-    log_given : float
-        The model's log density without the blocks' priors.
-    log_density, gradient : float, array
-        Of ``log π(ϑ, z) + ½|ϑ|² + ½|z|²``: what a standard normal leaves.
-    failure : Failure
-        Why the rest may not be used.
-    """
-
-    position: Array
-    theta: Array
+    position: Array  # (d + 2 Σk,): (ϑ, z)
+    theta: Array  # (d,): θ
+    # `eta`, `slope`: of (k,) arrays, the sites of every block, and ``∂ℓ/∂η`` there.
     eta: list[Array] = field(default_factory=list)
     slope: list[Array] = field(default_factory=list)
-    placed: list[Placement] = field(default_factory=list)
-    log_given: float = math.nan
+    placed: list[Placement] = field(default_factory=list)  # where the noise of every block is placed
+    log_given: float = math.nan  # the model's log density without the blocks' priors
+    # `log_density`, `gradient`: of ``log π(ϑ, z) + ½|ϑ|² + ½|z|²``: what a standard normal leaves.
     log_density: float = math.nan
     gradient: Array | None = None
-    failure: Failure = Failure.NONE
+    failure: Failure = Failure.NONE  # why the rest may not be used
 
 
 class JointTarget:
@@ -171,10 +155,7 @@ class JointTarget:
     def rest(self, theta: Array) -> tuple[float, Array]:
         """The log density beyond the blocks at a θ, and its gradient (d,).
 
-        Raises
-        ------
-        PriorFailure
-            If a covariance that is part of it has no factor there; which θ that was is noted.
+        Raises a `PriorFailure` if a covariance that is part of it has no factor there; which θ that was is noted.
         """
         try:
             return self.density.rest(theta)
@@ -189,10 +170,7 @@ class JointTarget:
 
         Without a derivative to come, the block may let go of what that would need.
 
-        Raises
-        ------
-        PriorFailure
-            If its prior cannot be used there; where it has no factor, which θ that was is noted.
+        Raises a `PriorFailure` if its prior cannot be used there; where it has no factor, which θ that was is noted.
         """
         block = self.density.blocks[which]
         try:
@@ -224,6 +202,8 @@ class JointTarget:
     def expectation(self, theta: Array, noises: Sequence[Array]) -> tuple[float, Array]:
         """The mean over some z of the log density at θ, a lower bound of log p(θ, y) where z are standard normal.
 
+        Raises a `PriorFailure` if a prior cannot be factorised at θ.
+
         Parameters
         ----------
         theta : (d,) array
@@ -235,11 +215,6 @@ class JointTarget:
         -------
         float, (d,) array
             The value, up to a constant, and its gradient by θ.
-
-        Raises
-        ------
-        PriorFailure
-            If a prior cannot be factorised at θ.
         """
         value, gradient = 0.0, np.zeros_like(theta)
         for noise in noises:
@@ -253,10 +228,7 @@ class JointTarget:
     ) -> Array:
         """A draw of (ϑ, z) of the positions that stand for given values of θ and of the blocks' variables.
 
-        Raises
-        ------
-        PriorFailure
-            If a prior cannot be factorised at θ.
+        Raises a `PriorFailure` if a prior cannot be factorised at θ.
         """
         parts = [self.chart.recover(theta)]
         for which, given in enumerate(self.density.from_model(theta, values)):

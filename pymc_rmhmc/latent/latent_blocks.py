@@ -45,10 +45,7 @@ def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> Sta
 
     Without a derivative to come the block keeps nothing for it.
 
-    Raises
-    ------
-    PriorFailure
-        If it takes an inverse, as of a precision, that does not exist.
+    Raises a `PriorFailure` if it takes an inverse, as of a precision, that does not exist.
     """
     try:
         prior = block.prior(theta)
@@ -62,10 +59,7 @@ def prior_of(block: JointBlock, theta: Array, *, derivative: bool = True) -> Sta
 def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites) -> Conditional:
     """A block at θ, times sites, without a derivative to come.
 
-    Raises
-    ------
-    PriorFailure
-        If the prior cannot be used at θ.
+    Raises a `PriorFailure` if the prior cannot be used at θ.
     """
     return conditional_from(block, prior_of(block, theta, derivative=False), sites)
 
@@ -73,10 +67,7 @@ def conditional_of(block: JointBlock, theta: Array, sites: GaussianSites) -> Con
 def conditional_from(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Any = None) -> Conditional:
     """A block whose prior is known, times sites; `like` is one of the block's whose constant parts serve again.
 
-    Raises
-    ------
-    PriorFailure
-        If the prior cannot be used.
+    Raises a `PriorFailure` if the prior cannot be used.
     """
     if stated.field is not None:
         parts = parts_of(stated.field.maps)

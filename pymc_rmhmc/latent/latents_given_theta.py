@@ -30,37 +30,20 @@ type Array = NDArray[np.float64]
 
 @dataclass(slots=True)
 class LatentsPoint:
-    """The sites of one z, where ϑ is held.
+    """The sites of one z, where ϑ is held."""
 
-    Attributes
-    ----------
-    held : LatentsGivenTheta
-        The density.
-    log_density : float
-        ``ψ = Σ ℓ(η) - sites(η)``, of which a constant and the standard normal of z make the density of z.
-    log_likelihood : float
-        ``Σ ℓ(η)``.
-    residual : (n,) array
-        ``∂ψ/∂η``, of all blocks.
-    eta, slope : list of (k,) arrays
-        As in `JointPoint`.
-    failure : Failure
-        NON_FINITE where ψ or its slope is.
-    placed : list of Placement, or None
-        Where z is placed in every block, if it is a z that was evaluated, and not sites.
-    known_force : array, optional
-        `force`, once it is known.
-    """
-
-    held: LatentsGivenTheta
+    held: LatentsGivenTheta  # the density
+    # ``ψ = Σ ℓ(η) - sites(η)``, of which a constant and the standard normal of z make the density of z.
     log_density: float = 0.0
-    log_likelihood: float = 0.0
-    residual: Array = field(default_factory=lambda: np.zeros(0))
+    log_likelihood: float = 0.0  # ``Σ ℓ(η)``
+    residual: Array = field(default_factory=lambda: np.zeros(0))  # (n,): ``∂ψ/∂η``, of all blocks
+    # `eta`, `slope`: of (k,) arrays, as in `JointPoint`.
     eta: list[Array] = field(default_factory=list)
     slope: list[Array] = field(default_factory=list)
-    failure: Failure = Failure.NONE
+    failure: Failure = Failure.NONE  # NON_FINITE where ψ or its slope is
+    # Where z is placed in every block, if it is a z that was evaluated, and not sites.
     placed: list[Placement] | None = None
-    known_force: Array | None = None
+    known_force: Array | None = None  # `force`, once it is known
 
     @property
     def force(self) -> Array:
@@ -77,6 +60,8 @@ class LatentsPoint:
 
 class LatentsGivenTheta:
     """The joint target where ϑ is held: a density of z, O(n²) a value or gradient.
+
+    Raises a `PriorFailure` if a prior cannot be used at θ.
 
     Parameters
     ----------
@@ -102,11 +87,6 @@ class LatentsGivenTheta:
         ``T z`` of a z, ``Tᵀ v`` and ``T Tᵀ v`` of a v (n,), as `Conditional` has them.
     advances : bool
         Whether `advance` can be asked for.
-
-    Raises
-    ------
-    PriorFailure
-        If a prior cannot be used at θ.
     """
 
     def __init__(self, target: JointTarget, standard: Array, like: LatentsGivenTheta | None = None) -> None:

@@ -18,9 +18,7 @@ from scipy import sparse
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.linalg.cholesky import cholesky, multiply_lower
 
-__all__ = [
-    "Design", "Operator", "Root", "factor_in_place", "factor_or_fail", "places_of", "stacked", "without_factor",
-]  # fmt: skip
+__all__ = ["Design", "Operator", "Root", "factor_in_place", "factor_or_fail", "places_of", "stacked", "without_factor"]
 
 type Array = NDArray[np.float64]
 type Design = Array | sparse.csr_array

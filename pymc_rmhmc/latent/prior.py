@@ -82,6 +82,8 @@ class Predictor:
 class FactorizedPrior:
     """The whitened chart ν of a block's prior at one θ: ``x_j = μ_j + L_j ν_j`` or ``x_j = ν_j``.
 
+    Raises a `PriorFailure` if a covariance is not positive definite or an input is not finite.
+
     Parameters
     ----------
     stated : StatedPrior
@@ -97,11 +99,6 @@ class FactorizedPrior:
         What the sites have beyond the latent values.
     sites_are_model_values : bool
         Whether ``η - shift`` are the model's variables themselves (a centred GP seen at every input).
-
-    Raises
-    ------
-    PriorFailure
-        If a covariance is not positive definite or an input is not finite.
     """
 
     def __init__(self, stated: StatedPrior) -> None:

@@ -61,23 +61,12 @@ class Likelihood(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetPoint:
-    """The non-Gaussian part φ of a `LatentTarget` at z, or the whole density of a `LatentDensity`.
+    """The non-Gaussian part φ of a `LatentTarget` at z, or the whole density of a `LatentDensity`."""
 
-    Attributes
-    ----------
-    position : (k,) array
-        z.
-    eta : (n,) array
-        The sites there.
-    log_likelihood : float
-        ``Σ ℓ(η)``.
-    log_density, gradient : float, (k,) array
-        φ(z) and ∇φ(z), or ``log π(z)`` and its gradient.
-    """
-
-    position: Array
-    eta: Array
-    log_likelihood: float
+    position: Array  # (k,): z
+    eta: Array  # (n,): the sites there
+    log_likelihood: float  # ``Σ ℓ(η)``
+    # `log_density`, `gradient`: φ(z) and ∇φ(z), or ``log π(z)`` and its gradient.
     log_density: float
     gradient: Array
 
@@ -89,23 +78,12 @@ class TargetPoint:
 
 @dataclass(slots=True)
 class SiteTargetPoint:
-    """φ and its slope as functions of the sites; see `LatentTarget.at_sites`.
+    """φ and its slope as functions of the sites; see `LatentTarget.at_sites`."""
 
-    Attributes
-    ----------
-    eta : (n,) array
-        The sites.
-    log_likelihood : float
-        ``Σ ℓ(η)``.
-    log_density : float
-        φ.
-    force : array
-        What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.latent.target` has it, (n,).
-    """
-
-    eta: Array
-    log_likelihood: float
-    log_density: float
+    eta: Array  # (n,): the sites
+    log_likelihood: float  # ``Σ ℓ(η)``
+    log_density: float  # φ
+    # What a kick adds: (2 n,), ``s = ∂φ/∂η``, then ``ΦΦᵀ s``; or as `pymc_rmhmc.latent.target` has it, (n,).
     force: Array
 
     @property
@@ -267,10 +245,7 @@ class LatentDensity:
 def latent_target(density: Any, metric: str) -> LatentTarget:
     """The target of a density whose metric needs one.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is no density of latent Gaussian values.
+    Raises a `ConfigurationError` if it is no density of latent Gaussian values.
     """
     if not isinstance(density, LatentDensity):
         raise ConfigurationError(

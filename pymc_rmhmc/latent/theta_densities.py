@@ -34,27 +34,14 @@ type Array = NDArray[np.float64]
 
 @dataclass(slots=True)
 class ThetaPoint:
-    """The joint target where it is not differentiated by ϑ.
+    """The joint target where it is not differentiated by ϑ."""
 
-    Attributes
-    ----------
-    position : array
-        ϑ (d,) where z is held; (ϑ, z) where it is not.
-    log_density : float
-        Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
-    gradient : array or None
-        By z, after zeros for ϑ; None where z is held, or a prior cannot be used.
-    failure : Failure
-        Why the rest may not be used.
-    point : LatentsPoint or None
-        z at this ϑ.
-    """
-
-    position: Array
+    position: Array  # ϑ (d,) where z is held; (ϑ, z) where it is not
+    # Of ``log π(ϑ, z)``, what a standard normal of ϑ leaves, and one of z if that moves; but for a constant.
     log_density: float = math.nan
-    gradient: Any = None
-    failure: Failure = Failure.NONE
-    point: LatentsPoint | None = None
+    gradient: Any = None  # by z, after zeros for ϑ; None where z is held, or a prior cannot be used
+    failure: Failure = Failure.NONE  # why the rest may not be used
+    point: LatentsPoint | None = None  # z at this ϑ
 
 
 class _ThetaDensity:
@@ -116,20 +103,11 @@ class WithoutThetaForce(_ThetaDensity):
 
 @dataclass(slots=True)
 class ParameterPoint:
-    """Parameters of the likelihoods, where the sites are held.
+    """Parameters of the likelihoods, where the sites are held."""
 
-    Attributes
-    ----------
-    position : (k,) array
-        In the chart.
-    theta : (d,) array
-        θ, of which the rest is held as well.
-    log_density, gradient : float, (k,) array
-        Of the density, what a standard normal leaves.
-    """
-
-    position: Array
-    theta: Array
+    position: Array  # (k,): in the chart
+    theta: Array  # (d,): θ, of which the rest is held as well
+    # `log_density`, `gradient`: of the density, what a standard normal leaves.
     log_density: float
     gradient: Array
 

@@ -20,23 +20,10 @@ from pymc_rmhmc.linalg.compiled.blas import multiply_by_triangle, subtract_produ
 from pymc_rmhmc.linalg.compiled.compilation import compiled, compiled_in_any_order
 
 __all__ = [
-    "add_covariance_terms",
-    "cholesky",
-    "cholesky_adjoint",
-    "cholesky_adjoint_of_product",
-    "cogram_lower",
-    "factorise_in_place",
-    "gram_lower",
-    "identity_plus_scaled",
-    "inverse_lower",
-    "inverse_of_product",
-    "invert_in_place",
-    "log_diagonal",
-    "multiply_lower",
-    "reverse_cholesky",
-    "solve_lower",
-    "solve_pair_in_place",
-]
+    "add_covariance_terms", "cholesky", "cholesky_adjoint", "cholesky_adjoint_of_product", "cogram_lower",
+    "factorise_in_place", "gram_lower", "identity_plus_scaled", "inverse_lower", "inverse_of_product",
+    "invert_in_place", "log_diagonal", "multiply_lower", "reverse_cholesky", "solve_lower", "solve_pair_in_place",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 

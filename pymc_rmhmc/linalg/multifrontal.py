@@ -47,26 +47,15 @@ STRIPE = 96
 
 @dataclass(frozen=True)
 class Fronts:
-    """The fronts of a pattern.
+    """The fronts of a pattern."""
 
-    Attributes
-    ----------
-    order : ndarray of shape (n,)
-        The rows of the pattern in the order of elimination, children before parents.
-    table : ndarray of shape (n_fronts, N_FACTS)
-        What the constants above name.
-    rows : ndarray
-        Rows below of all fronts, each front's ascending.
-    in_parent : ndarray
-        Where each of them is among the parent's rows.
-    n_panels, n_stored, n_factor : int
-        Numbers in all panels, with the updates, and entries of the factor without the zeros of joint fronts.
-    """
-
+    # (n,): the rows of the pattern in the order of elimination, children before parents.
     order: Indices
-    table: Indices
-    rows: Indices
-    in_parent: Indices
+    table: Indices  # (n_fronts, N_FACTS): what the constants above name
+    rows: Indices  # rows below of all fronts, each front's ascending
+    in_parent: Indices  # where each of them is among the parent's rows
+    # `n_panels`, `n_stored`, `n_factor`: numbers in all panels, with the updates, and entries of the factor without the
+    # zeros of joint fronts.
     n_panels: int
     n_stored: int
     n_factor: int
@@ -107,10 +96,7 @@ def find_fronts(pattern: sp.csr_array, order: Indices, n_last: int = 0) -> Front
 def row_in_front(table: Indices, rows: Indices, fronts: Indices, wanted: Indices, n: int) -> Indices:
     """Return where each wanted row is among a front's rows.
 
-    Raises
-    ------
-    ValueError
-        If a front lacks it.
+    Raises a `ValueError` if a front lacks it.
     """
     own = wanted - table[fronts, START]
     columns = table[fronts, COLUMNS]

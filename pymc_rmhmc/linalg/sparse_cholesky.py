@@ -99,35 +99,18 @@ WIDEST_BORDER, GAP = 16, 1.5
 
 @dataclass(frozen=True)
 class SparseLayout:
-    """Where the lower triangle of a sparse matrix and of its factor are in a flat array.
+    """Where the lower triangle of a sparse matrix and of its factor are in a flat array."""
 
-    Attributes
-    ----------
-    size : int
-        Rows n of the matrix.
-    n_stored : int
-        Length of the flat array; what is no place of an entry is 0.
-    order : ndarray of shape (n,)
-        The model's index of each row in the order of elimination.
-    kind : int
-        `BAND` or `FRONTS`.
-    index : tuple of ndarray
-        What compiled code needs to know.
-    """
-
-    size: int
-    n_stored: int
-    order: Indices
-    kind: int
-    index: tuple[Indices, ...]
+    size: int  # rows n of the matrix
+    n_stored: int  # length of the flat array; what is no place of an entry is 0
+    order: Indices  # (n,): the model's index of each row in the order of elimination
+    kind: int  # `BAND` or `FRONTS`
+    index: tuple[Indices, ...]  # what compiled code needs to know
 
     def places(self, rows: NDArray[np.integer], columns: NDArray[np.integer]) -> Indices:
         """Return where entries are in the flat array, by the model's indices; (i, j) is where (j, i) is.
 
-        Raises
-        ------
-        ValueError
-            If an entry is neither in the pattern nor filled in by the factor.
+        Raises a `ValueError` if an entry is neither in the pattern nor filled in by the factor.
         """
         position = np.empty(self.size, dtype=np.int64)
         position[self.order] = np.arange(self.size)

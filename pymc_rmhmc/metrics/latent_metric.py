@@ -143,10 +143,8 @@ class LatentField(MetricFieldBase[TargetPoint, Array]):
     that follow from `at` and `pullback`. The chart must hold the whole Gaussian part of the density, so that only the
     likelihood has a curvature that moves.
 
-    Raises
-    ------
-    ConfigurationError
-        If the likelihood does not give this curvature or the chart's sites are not the target's.
+    Raises a `ConfigurationError` if the likelihood does not give this curvature or the chart's sites are not the
+    target's.
     """
 
     def __init__(self, target: LatentTarget, kind: str) -> None:

@@ -50,16 +50,13 @@ def hessian_pattern(products: Products, x: Array, chunk: int = 256) -> Sparse:
 
     So many products as `chunk` says are taken at once.
 
+    Raises a `ValueError` if the Hessian is not finite at x.
+
     Returns
     -------
     (d, d) csr_array of bool
         Symmetric, and True on the diagonal. An entry that happens to be 0 at x is True too. What the model computes
         elsewhere, in a branch that is not taken here, is not seen.
-
-    Raises
-    ------
-    ValueError
-        If the Hessian is not finite at x.
     """
     d = x.size
     if not np.isfinite(products(x, np.zeros((1, d)))).all():

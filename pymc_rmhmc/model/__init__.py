@@ -8,18 +8,7 @@ from pymc_rmhmc.model.together import read_together, warnings_of, with_predictor
 from pymc_rmhmc.model.words.refusals import said_once
 
 __all__ = [
-    "CompiledBlock",
-    "CompiledModel",
-    "JointModel",
-    "LatentBlock",
-    "ModelStructure",
-    "compile_model",
-    "model_in_context",
-    "names_by_value",
-    "read_joint",
-    "read_structure",
-    "read_together",
-    "said_once",
-    "warnings_of",
+    "CompiledBlock", "CompiledModel", "JointModel", "LatentBlock", "ModelStructure", "compile_model",
+    "model_in_context", "names_by_value", "read_joint", "read_structure", "read_together", "said_once", "warnings_of",
     "with_predictors_or_without",
-]
+]  # fmt: skip

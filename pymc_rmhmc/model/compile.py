@@ -192,12 +192,8 @@ def compile_model(
     Shapes are taken and data checked at the point, by default the model's initial one. The `compile_kwargs` are for the
     function of the rest of the log density, if that is wanted and not constant.
 
-    Raises
-    ------
-    DataError
-        If data or inputs cannot be used.
-    UnsupportedModelError
-        If a predictor is not affine in the latent values.
+    Raises a `DataError` if data or inputs cannot be used, and an `UnsupportedModelError` if a predictor is not affine
+    in the latent values.
     """
     model = structure.model
     point = model.initial_point() if point is None else point

@@ -34,6 +34,8 @@ HOW = 'Write point={"lengthscale": 0.5}, with the names and the shapes of the fr
 def point_of(model: pm.Model, given: object) -> Point:
     """Return a point of all value variables: the model's initial one, but for what is given.
 
+    Raises a `ConfigurationError` if a name is unknown, or values have another shape or are not finite.
+
     Parameters
     ----------
     model : pymc.Model
@@ -41,11 +43,6 @@ def point_of(model: pm.Model, given: object) -> Point:
     given : mapping of str to array or None
         Values by the names of free variables, or of their value variables (``sigma_log__``). Names of deterministics
         are passed over.
-
-    Raises
-    ------
-    ConfigurationError
-        If a name is unknown, or values have another shape or are not finite.
     """
     if given is None:
         return model.initial_point()

@@ -283,21 +283,11 @@ class BlockDensity(ConditionalDensityBase[SiteTuning, BlockCoordinates]):
 
 @dataclass(frozen=True)
 class FoundBlocks:
-    """What is sampled.
+    """What is sampled."""
 
-    Attributes
-    ----------
-    structure : ModelStructure
-        The latent Gaussian blocks.
-    compiled : CompiledModel
-        The blocks as functions of a point.
-    joint : JointModel or str
-        The blocks with their hyperparameters; or, where only the blocks are sampled, the reason.
-    """
-
-    structure: ModelStructure
-    compiled: CompiledModel
-    joint: JointModel | str
+    structure: ModelStructure  # the latent Gaussian blocks
+    compiled: CompiledModel  # the blocks as functions of a point
+    joint: JointModel | str  # the blocks with their hyperparameters; or, where only the blocks are sampled, the reason
 
     @property
     def value_vars(self) -> list[TensorVariable]:

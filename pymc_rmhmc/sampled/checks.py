@@ -136,17 +136,14 @@ def shapes_of_data(model: pm.Model) -> dict[str, tuple[int, ...]]:
 def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]], read: Container[str]) -> None:
     """Check that data have kept their shapes: they may change between runs, but not in shape.
 
+    Raises a `DataError` if they have changed; it names other data of the same old length.
+
     Parameters
     ----------
     known, now : dict of str to tuple of int
         From `shapes_of_data`, when the step was built and now.
     read : container of str
         The data that the step reads.
-
-    Raises
-    ------
-    DataError
-        If they have changed; it names other data of the same old length.
     """
     changed = [name for name, shape in known.items() if name in read and now.get(name, shape) != shape]
     if not changed:

@@ -45,10 +45,7 @@ DEFAULT_SOLVER_MAX_ITER = 100
 def choose_metric(metric: Any, auto_metric: str) -> Any:
     """Return a metric object, from an object, a class or a string.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is none.
+    Raises a `ConfigurationError` if it is none.
     """
     if isinstance(metric, str):
         name = auto_metric if metric == "auto" else metric
@@ -93,10 +90,7 @@ def choose_integrator(
 ) -> Any:
     """Return an integrator that fits the metric, with its solver.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no such integrator, or an option has no effect on it.
+    Raises a `ConfigurationError` if there is no such integrator, or an option has no effect on it.
     """
     options = {
         "integrator": wanted, "solver_tol": solver_tol, "solver_max_iter": solver_max_iter,

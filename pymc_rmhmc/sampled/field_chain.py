@@ -69,33 +69,19 @@ class FieldDensity(JointBlocksDensity):
 
 @dataclass(frozen=True)
 class FoundField:
-    """What is sampled.
+    """What is sampled."""
 
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    read : ReadField
-        How its field was read.
-    joint : JointModel
-        The field with its hyperparameters.
-    why : str
-        Why it is sampled so.
-    """
-
-    model: pm.Model
-    read: ReadField
-    joint: JointModel
-    why: str
+    model: pm.Model  # the model
+    read: ReadField  # how its field was read
+    joint: JointModel  # the field with its hyperparameters
+    why: str  # why it is sampled so
 
     @classmethod
     def of(cls, model: pm.Model, found: InField, compile_kwargs: dict[str, object] | None) -> FoundField:
         """Build the functions of a field that was read.
 
-        Raises
-        ------
-        ConfigurationError, DataError
-            If compile_kwargs are given, or data and parameters have shapes that do not fit.
+        Raises a `ConfigurationError` or `DataError` if compile_kwargs are given, or data and parameters have shapes
+        that do not fit.
         """
         check_whole_model(model, found.read.plan.graphs.point, compile_kwargs)
         return cls(model, found.read, found.read.build(), found.why)

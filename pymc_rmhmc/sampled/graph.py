@@ -82,16 +82,11 @@ class _ChartCoordinates[At: (GeneralPoint, ValuePoint)](HMCCoordinates[GaussianS
 
 @dataclass(slots=True)
 class GraphCoordinates(_ChartCoordinates[GeneralPoint]):
-    """The density in a chart, and a map to flat coordinates; see `Coordinates`.
-
-    Attributes
-    ----------
-    log_constant : float
-        What the log weight has beyond the density's part that is not standard normal.
-    """
+    """The density in a chart, and a map to flat coordinates; see `Coordinates`."""
 
     adapter: GraphChartAdapter
     tuned: ChartTuning
+    # What the log weight has beyond the density's part that is not standard normal.
     log_constant: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -320,14 +315,9 @@ def find_general(
 ) -> FoundGeneral:  # fmt: skip
     """Read and build what RMHMC samples of a model in its flat chart.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If PyTensor cannot differentiate the density.
-    DataError
-        If data and a parameter of their distribution have shapes that do not fit.
-    ConfigurationError
-        If a family is registered with a location or scale of another shape, or compile_kwargs are given.
+    Raises an `UnsupportedModelError` if PyTensor cannot differentiate the density, and a `DataError` if data and a
+    parameter of their distribution have shapes that do not fit, and a `ConfigurationError` if a family is registered
+    with a location or scale of another shape, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
     general = GeneralModel(model, variables, point, found.reading)

@@ -66,16 +66,10 @@ MOST_SUSPECTS = 10
 
 @dataclass(slots=True)
 class JointCoordinatesBase[Phase: (JointPhase, TurnState)](HMCCoordinates[Phase]):
-    """The density of (ϑ, z) for one set of sites and charts; see `Coordinates`.
-
-    Attributes
-    ----------
-    log_constant : float
-        What the log weight has beyond the target's log density.
-    """
+    """The density of (ϑ, z) for one set of sites and charts; see `Coordinates`."""
 
     target: JointTarget
-    log_constant: float = field(init=False)
+    log_constant: float = field(init=False)  # what the log weight has beyond the target's log density
 
     def __post_init__(self) -> None:
         chart = self.target.chart

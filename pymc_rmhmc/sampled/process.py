@@ -29,14 +29,8 @@ from pymc_rmhmc.sampled.whole_model_metric import MetricDensity, MetricState, Ri
 from pymc_rmhmc.tuning.path_length import MetricTuning
 
 __all__ = [
-    "MOST_VALUES",
-    "FoundGivenProcess",
-    "FoundProcess",
-    "GivenProcessCoordinates",
-    "GivenProcessDensity",
-    "ProcessCoordinates",
-    "ProcessDensity",
-    "find_process",
+    "MOST_VALUES", "FoundGivenProcess", "FoundProcess", "GivenProcessCoordinates", "GivenProcessDensity",
+    "ProcessCoordinates", "ProcessDensity", "find_process",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
@@ -272,15 +266,10 @@ def find_process(
 ) -> FoundProcess:
     """Read and build what RMHMC samples of a model in a metric of a process and its hyperparameters.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no such process, or the metric does not fit its likelihood.
-    ConfigurationError
-        If there are no hyperparameters or too many values, if `vars` names the process alone, or if the information of
-        a variable is not known.
-    DataError
-        If data and a parameter of their distribution have shapes that do not fit.
+    Raises an `UnsupportedModelError` if the model has no such process, or the metric does not fit its likelihood, and a
+    `ConfigurationError` if there are no hyperparameters or too many values, if `vars` names the process alone, or if
+    the information of a variable is not known, and a `DataError` if data and a parameter of their distribution have
+    shapes that do not fit.
     """
     named = None if vars is None else resolve_variables(model, vars)
     latents = None if named is None else [v for v in named if v in gaussian_candidates(model)]
@@ -305,12 +294,8 @@ def _the_process(
 ) -> LatentBlock:
     """Find the one latent vector with a dense covariance matrix, or the one series, and its observations.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If there is none or more than one.
-    ConfigurationError
-        If it has too many values.
+    Raises an `UnsupportedModelError` if there is none or more than one, and a `ConfigurationError` if it has too many
+    values.
     """
     series = " or one series of the first order" if metric.takes_series else ""
     needed = f"The {metric.name} metric needs one latent Gaussian vector with a dense covariance matrix{series}"
@@ -363,10 +348,7 @@ def _hyperparameters(
 ) -> list[TensorVariable]:
     """Find the continuous variables that the process's prior and likelihood depend on, or the named ones among them.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is none.
+    Raises a `ConfigurationError` if there is none.
     """
     (latent,) = block.latents
     read = [e for o in block.observations for e in o.variable.owner.inputs if isinstance(e, TensorVariable)]

@@ -151,18 +151,10 @@ def scattered[Phase](
 
 @dataclass(frozen=True)
 class FoundWholeModel[Model: DensityModel]:
-    """What is sampled.
+    """What is sampled."""
 
-    Attributes
-    ----------
-    model : pymc.Model
-        The model.
-    density_model : DensityModel
-        The density of the variables.
-    """
-
-    model: pm.Model
-    density_model: Model
+    model: pm.Model  # the model
+    density_model: Model  # the density of the variables
 
     @property
     def compiled(self) -> CompiledModel:
@@ -201,10 +193,7 @@ class FoundWholeModel[Model: DensityModel]:
     def check_move(self, plan: Plan) -> None:
         """Raise for more values than the plan's move can take.
 
-        Raises
-        ------
-        ConfigurationError
-            If there are.
+        Raises a `ConfigurationError` if there are.
         """
         size = self.size
         if size > plan.trajectory.most_values:
@@ -226,14 +215,8 @@ class FoundWholeModel[Model: DensityModel]:
 def check_whole_model(model: pm.Model, point: Point, compile_kwargs: dict[str, Any] | None) -> None:
     """Raise for data of other shapes than their distribution's parameters, and for options of a compiler.
 
-    Raises
-    ------
-    DataError
-        If the shapes do not fit.
-    ConfigurationError
-        If compile_kwargs are given.
-    UnsupportedModelError
-        If a likelihood is a simulator.
+    Raises a `DataError` if the shapes do not fit, and a `ConfigurationError` if compile_kwargs are given, and a
+    `UnsupportedModelError` if a likelihood is a simulator.
     """
     if compile_kwargs:
         raise ConfigurationError(

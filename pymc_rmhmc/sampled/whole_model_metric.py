@@ -42,11 +42,7 @@ from pymc_rmhmc.tuning.adaptation import StepSize
 from pymc_rmhmc.tuning.path_length import MetricTuning, StructureAdapter
 
 __all__ = [
-    "FoundRiemannian",
-    "RiemannianCoordinates",
-    "RiemannianDensity",
-    "bytes_in_words",
-    "find_riemannian",
+    "FoundRiemannian", "RiemannianCoordinates", "RiemannianDensity", "bytes_in_words", "find_riemannian",
     "matrix_in_words",
 ]  # fmt: skip
 
@@ -146,10 +142,7 @@ class RiemannianDensity(MetricDensity[ValueModel, RiemannianCoordinates]):
     def structure(self, values: Array) -> Partition | None:
         """Return the structure of the Hessian at values (d,) and near them, where the model is bound; None without one.
 
-        Raises
-        ------
-        ConfigurationError
-            If the metric's matrices would be too large.
+        Raises a `ConfigurationError` if the metric's matrices would be too large.
         """
         if not self._has_structure:
             return None
@@ -220,14 +213,9 @@ def find_riemannian(
 ) -> FoundRiemannian:  # fmt: skip
     """Read and build what RMHMC samples of a model in a metric of all its values.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If PyTensor cannot differentiate the density as often as the metric needs.
-    DataError
-        If data and a parameter of their distribution have shapes that do not fit.
-    ConfigurationError
-        If the metric cannot be made for the model, or compile_kwargs are given.
+    Raises an `UnsupportedModelError` if PyTensor cannot differentiate the density as often as the metric needs, and a
+    `DataError` if data and a parameter of their distribution have shapes that do not fit, and a `ConfigurationError` if
+    the metric cannot be made for the model, or compile_kwargs are given.
     """
     check_whole_model(model, point, compile_kwargs)
     values = _values(model, variables, point, metric)

@@ -51,10 +51,7 @@ def pack(model: pm.Model, step: Any, options: Mapping[str, Any]) -> bytes:
 
     Pickle itself can write neither models nor steps, because both hold functions without a name.
 
-    Raises
-    ------
-    ConfigurationError
-        If cloudpickle is missing, or something in the model cannot be pickled.
+    Raises a `ConfigurationError` if cloudpickle is missing, or something in the model cannot be pickled.
     """
     try:
         import cloudpickle
@@ -335,10 +332,7 @@ def _gathered(
 def _built(step: Any, model: pm.Model) -> Any:
     """Return steps for a model, built within its context where they are not yet.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is no step, or one of another model.
+    Raises a `ConfigurationError` if it is no step, or one of another model.
     """
     if isinstance(step, list | tuple) and step:
         return [_built(each, model) for each in step]

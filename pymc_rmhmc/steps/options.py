@@ -77,17 +77,15 @@ class Options:
 def settle(options: Options, auto_metric: str) -> Plan:
     """Check the options and fill in what was left open.
 
+    Raises a `ConfigurationError` for anything unknown, out of range, contradictory, or without effect in this
+    combination.
+
     Parameters
     ----------
     options : Options
         As the user gave them.
     auto_metric : str
         What ``metric="auto"`` means for the block.
-
-    Raises
-    ------
-    ConfigurationError
-        For anything unknown, out of range, contradictory, or without effect in this combination.
     """
     metric = choose_metric(options.metric, auto_metric)
     integrator = choose_integrator(
@@ -233,11 +231,8 @@ class CheckedStep(BlockedStep):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Check what PyMC is about to read.
 
-        Raises
-        ------
-        ConfigurationError
-            If there is no model, or `model` is something else, or `vars` is empty, a model or a metric, or an argument
-            has a name that the step does not know.
+        Raises a `ConfigurationError` if there is no model, or `model` is something else, or `vars` is empty, a model or
+        a metric, or an argument has a name that the step does not know.
         """
         _check_names(cls, kwargs)
         if len(args) > 1:
@@ -308,10 +303,7 @@ class ModelContents:
     def check(self, model: pm.Model) -> None:
         """Raise where the model holds something else by now.
 
-        Raises
-        ------
-        ConfigurationError
-            If it does; it names what is new and what is gone.
+        Raises a `ConfigurationError` if it does; it names what is new and what is gone.
         """
         now = _contents(model)
         new = [f"{kind} {name}" for name, kind in now.items() if self.names.get(name) != kind]
@@ -335,6 +327,8 @@ def _contents(model: pm.Model) -> dict[str, str]:
 def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
     """Return values by value variable, of the types and shapes that the model has.
 
+    Raises a `ConfigurationError` if a name or a value is none of the model's.
+
     Parameters
     ----------
     given : dict
@@ -343,11 +337,6 @@ def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
         The model's own initial point.
     model : pymc.Model
         The model, for the names of value variables.
-
-    Raises
-    ------
-    ConfigurationError
-        If a name or a value is none of the model's.
     """
     if not isinstance(given, Mapping):
         raise ConfigurationError(
@@ -407,10 +396,7 @@ def check_compile_kwargs(given: Any) -> None:
 def seeded(random_seed: Any) -> np.random.Generator:
     """Return the random generator of a `random_seed`.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is no seed.
+    Raises a `ConfigurationError` if it is no seed.
     """
     return _generator("random_seed", random_seed, np.random.default_rng, "Leave it out for another result each time.")
 
@@ -418,10 +404,7 @@ def seeded(random_seed: Any) -> np.random.Generator:
 def generator_of(rng: Any) -> np.random.Generator:
     """Return the random generator of a step's seed.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is no seed.
+    Raises a `ConfigurationError` if it is no seed.
     """
     advice = "Leave it out: pm.sample gives each chain its own, from pm.sample(random_seed=...)."
     return _generator("rng", rng, get_random_generator, advice)

@@ -16,15 +16,8 @@ from pymc_rmhmc.errors import Failure, listed
 from pymc_rmhmc.kernels.kernel import Transition
 
 __all__ = [
-    "STATISTICS",
-    "WATCHED",
-    "FailureCount",
-    "RunNotices",
-    "block_statistics",
-    "followers_of",
-    "moved_by_others",
-    "moved_twice",
-    "too_short_tuning",
+    "STATISTICS", "WATCHED", "FailureCount", "RunNotices", "block_statistics", "followers_of", "moved_by_others",
+    "moved_twice", "too_short_tuning",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]

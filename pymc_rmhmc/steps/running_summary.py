@@ -278,10 +278,7 @@ class RunningSummary:
 def _checked_quantiles(quantiles: Sequence[float]) -> tuple[float, ...]:
     """Return quantiles as numbers.
 
-    Raises
-    ------
-    ConfigurationError
-        If they are not numbers between 0 and 1.
+    Raises a `ConfigurationError` if they are not numbers between 0 and 1.
     """
     try:
         numbers = tuple(float(q) for q in quantiles)

@@ -143,12 +143,8 @@ class Sampler(CheckedStep):
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Begin a chain: take its random numbers and length, and check data that may have changed.
 
-        Raises
-        ------
-        DataError
-            If `pm.set_data` has changed a shape since the step was built, or has set values that cannot be used.
-        ConfigurationError
-            If the model has other variables than when the step was built.
+        Raises a `DataError` if `pm.set_data` has changed a shape since the step was built, or has set values that
+        cannot be used, and a `ConfigurationError` if the model has other variables than when the step was built.
         """
         super().setup_chain(rng, tune, draws)
         self._contents.check(self._model)

@@ -14,18 +14,8 @@ from pymc_rmhmc.errors import ConfigurationError
 from pymc_rmhmc.kernels.kernel import Outcome
 
 __all__ = [
-    "REFITS",
-    "Adapter",
-    "DualAveraging",
-    "FixedStepSize",
-    "Moment",
-    "Refit",
-    "RefitPolicy",
-    "StepSize",
-    "StepSizeAdapter",
-    "StepSizeRule",
-    "postponed",
-    "search_step_size",
+    "REFITS", "Adapter", "DualAveraging", "FixedStepSize", "Moment", "Refit", "RefitPolicy", "StepSize",
+    "StepSizeAdapter", "StepSizeRule", "postponed", "search_step_size",
 ]  # fmt: skip
 
 

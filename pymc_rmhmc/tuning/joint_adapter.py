@@ -109,10 +109,7 @@ def new_fit(policy: SitePolicy, n_sites: int) -> SiteFit:
 def fitted_sites(fit: SiteFit, held: GaussianSites) -> GaussianSites | None:
     """Return the sites that a fit gives in place of those held; None where it keeps them.
 
-    Raises
-    ------
-    ConfigurationError
-        If they are not finite, not as many as those held, or have a negative precision.
+    Raises a `ConfigurationError` if they are not finite, not as many as those held, or have a negative precision.
     """
     found = fit.fit(held)
     if found is None:

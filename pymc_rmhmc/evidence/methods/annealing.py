@@ -150,10 +150,8 @@ def annealed_evidence(
     led back as well for an upper bound, if bounds are wanted. The remedy is what to do where too little is accepted;
     unseen is as in `log_mean`.
 
-    Raises
-    ------
-    EvidenceError
-        If less than 0.4 of the moves at a β are accepted, or the weights are worth fewer than 2 states.
+    Raises an `EvidenceError` if less than 0.4 of the moves at a β are accepted, or the weights are worth fewer than 2
+    states.
     """
     log_weights, acceptances = np.empty(0), list[Array]()
     while True:

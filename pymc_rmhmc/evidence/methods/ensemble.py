@@ -25,8 +25,7 @@ from pymc_rmhmc.errors import ConfigurationError, EvidenceError, shown
 
 __all__ = [
     "NON_REVERSIBLE", "REVERSIBLE", "SCHEMES", "TEMPERING", "Ensemble", "TemperingPolicy", "check_ladder",
-    "cumulative_barrier", "equal_rejection", "first_ladder", "local_barrier", "nearest_rungs", "rungs_for",
-    "trip_rate",
+    "cumulative_barrier", "equal_rejection", "first_ladder", "local_barrier", "nearest_rungs", "rungs_for", "trip_rate",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]

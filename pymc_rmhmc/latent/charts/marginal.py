@@ -57,41 +57,20 @@ def sinh_arcsinh_inverse(x: Array, skewness: Array, tail: Array) -> Array:
 # Not frozen, though nobody writes to it: one is made for every θ, and freezing doubles what that takes.
 @dataclass(slots=True)
 class PlacedHyperparameters:
-    """θ of a ϑ, with what a gradient needs.
+    """θ of a ϑ, with what a gradient needs."""
 
-    Attributes
-    ----------
-    theta : (d,) array
-        θ.
-    slope : (d,) array
-        ``∂θ_j/∂y_j``.
-    log_volume : float
-        ``Σ log ∂θ_j/∂y_j``; the linear map's constant is left out.
-    log_volume_slope : (d,) array
-        Its derivative by y.
-    """
-
-    theta: Array
-    slope: Array
-    log_volume: float
-    log_volume_slope: Array
+    theta: Array  # (d,): θ
+    slope: Array  # (d,): ``∂θ_j/∂y_j``
+    log_volume: float  # ``Σ log ∂θ_j/∂y_j``; the linear map's constant is left out
+    log_volume_slope: Array  # (d,): its derivative by y
 
 
 class MarginalChart(NamedTuple):
-    """Where hyperparameters are expected, how widely and of what shape: a tuple, as compiled code takes one.
+    """Where hyperparameters are expected, how widely and of what shape: a tuple, as compiled code takes one."""
 
-    Attributes
-    ----------
-    centre : (d,) array
-        Of y.
-    factor : (d, d) array
-        Lower triangular; its square is the covariance of y.
-    location, spread, skewness, tail : (d,) array
-        Of each θ_j; spread and tail are positive.
-    """
-
-    centre: Array
-    factor: Array
+    centre: Array  # (d,): of y
+    factor: Array  # (d, d): lower triangular; its square is the covariance of y
+    # `location`, `spread`, `skewness`, `tail`: (d,), of each θ_j; spread and tail are positive.
     location: Array
     spread: Array
     skewness: Array

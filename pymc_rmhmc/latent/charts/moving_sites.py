@@ -101,22 +101,13 @@ def grown(along: Array, log_most: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class SiteTrend:
-    """What a block's b and w̄ are multiplied by where θ is not where they were fitted.
+    """What a block's b and w̄ are multiplied by where θ is not where they were fitted."""
 
-    Attributes
-    ----------
-    centre : (d,) array
-        The θ at which both are multiplied by 1.
-    exponents : (2, d) array
-        Of b and of w̄: how t grows with θ; 0 for what only likelihoods read. Where nothing else moves, factors serve
-        again.
-    log_most : (2,) array
-        Of both: log M.
-    """
-
-    centre: Array
+    centre: Array  # (d,): the θ at which both are multiplied by 1
+    # (2, d): of b and of w̄: how t grows with θ; 0 for what only likelihoods read. Where nothing else moves, factors
+    # serve again.
     exponents: Array
-    log_most: Array
+    log_most: Array  # (2,): of both: log M
 
     def at(self, theta: Array) -> Array:
         """The two multiples (2,) at a θ."""
@@ -137,20 +128,11 @@ class SiteTrend:
 
 @dataclass(frozen=True, slots=True)
 class SiteTilt:
-    """What is added to a block's b where the likelihood's parameters are not where sites were fitted.
+    """What is added to a block's b where the likelihood's parameters are not where sites were fitted."""
 
-    Attributes
-    ----------
-    centre : (d,) array
-        θ̂, where nothing is added.
-    which : (k,) int array
-        The coordinates of θ that the likelihood reads.
-    slopes : (k, n) array
-        How b grows with each of them at θ̂, as the likelihood's expected slope does beyond the sites' power.
-    """
-
-    centre: Array
-    which: Indices
+    centre: Array  # (d,): θ̂, where nothing is added
+    which: Indices  # (k,): the coordinates of θ that the likelihood reads
+    # (k, n): how b grows with each of them at θ̂, as the likelihood's expected slope does beyond the sites' power.
     slopes: Array
 
     def at(self, theta: Array) -> Array:
@@ -166,27 +148,15 @@ class SiteTilt:
 
 @dataclass(frozen=True, slots=True)
 class MovingSites:
-    """Sites, and what they follow.
+    """Sites, and what they follow."""
 
-    Attributes
-    ----------
-    sites : GaussianSites
-        At θ̂.
-    eta : (2, n) array
-        Where the information is taken; (2, 0) where the likelihood has no parameters.
-    information : (n,) array, or (1,) of all together
-        ``I(θ̂)``; where it is 0 a site has no power. Where the likelihood has no parameters, a single 1.
-    trend : SiteTrend, optional
-        With the same θ̂.
-    tilt : SiteTilt, optional
-        Where sites have a power each; with the same θ̂.
-    """
-
-    sites: GaussianSites
-    eta: Array
+    sites: GaussianSites  # at θ̂
+    eta: Array  # (2, n): where the information is taken; (2, 0) where the likelihood has no parameters
+    # (n,) array, or (1,) of all together: ``I(θ̂)``; where it is 0 a site has no power. Where the likelihood has no
+    # parameters, a single 1.
     information: Array
-    trend: SiteTrend | None = None
-    tilt: SiteTilt | None = None
+    trend: SiteTrend | None = None  # with the same θ̂
+    tilt: SiteTilt | None = None  # where sites have a power each; with the same θ̂
     moves: ClassVar[Literal[True]] = True
 
     def at(self, theta: Array, information: Array) -> RaisedSites:
@@ -201,33 +171,18 @@ class MovingSites:
 
 @dataclass(frozen=True, slots=True)
 class RaisedSites(GaussianSites):
-    """Moving sites at one θ.
+    """Moving sites at one θ."""
 
-    Attributes
-    ----------
-    held : MovingSites
-        What they are at θ̂.
-    power : (n,) array, or (1,) for all
-        ρ.
-    growth : (2,) array
-        What all b and all w̄ are multiplied by besides.
-    multiplied : (n,) array
-        b less what the tilt adds.
-    """
-
-    held: MovingSites
-    power: Array
-    growth: Array
-    multiplied: Array
+    held: MovingSites  # what they are at θ̂
+    power: Array  # (n,) array, or (1,) for all: ρ
+    growth: Array  # (2,): what all b and all w̄ are multiplied by besides
+    multiplied: Array  # (n,): b less what the tilt adds
 
     @property
     def standing(self) -> tuple[GaussianSites, float]:
         """The sites at θ̂ and by what all their w̄ are multiplied here, where that is one number.
 
-        Raises
-        ------
-        PriorFailure
-            If that is no positive number.
+        Raises a `PriorFailure` if that is no positive number.
         """
         if self.power.size > 1:
             return self, 1.0

@@ -107,6 +107,8 @@ class GaussianSites:
 class SiteChart:
     """Coordinates z of a block, given its factorised prior and Gaussian sites.
 
+    Raises a `PriorFailure` if ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
+
     Parameters
     ----------
     prior : FactorizedPrior
@@ -122,11 +124,6 @@ class SiteChart:
         ``η = η₁ + (Φ R⁻ᵀ) z``: lower triangular where Φ is.
     log_constant : float
         ``log [N(ν) exp(sites) ∂ν/∂x] - log N(z)``, the same at every z, without the Jacobian of z.
-
-    Raises
-    ------
-    PriorFailure
-        If ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
     """
 
     def __init__(
@@ -238,27 +235,14 @@ SITES = ("fitted", "prior_expected")
 class SitePolicy:
     """How a chain tunes its sites, and what it builds on them; see `FlatMetric` for the meaning of each.
 
-    Attributes
-    ----------
-    refit : bool
-        Refit the sites in tuning.
-    site_fit : callable or None
-        What makes a `SiteFit` from the number of sites; None for the default.
-    emulate : bool
-        Fit an emulator of the hyperparameters' marginal density in tuning.
-    sites : str
-        "fitted" or "prior_expected".
-
-    Raises
-    ------
-    ConfigurationError
-        If one is not of its type, or `site_fit` is given with ``refit=False``.
+    Raises a `ConfigurationError` if one is not of its type, or `site_fit` is given with ``refit=False``.
     """
 
-    refit: bool = True
+    refit: bool = True  # refit the sites in tuning
+    # What makes a `SiteFit` from the number of sites; None for the default.
     site_fit: Callable[[int], Any] | None = None
-    emulate: bool = True
-    sites: str = "fitted"
+    emulate: bool = True  # fit an emulator of the hyperparameters' marginal density in tuning
+    sites: str = "fitted"  # "fitted" or "prior_expected"
 
     def __post_init__(self) -> None:
         one_of("sites", self.sites, SITES, 'Leave it out, or give FlatMetric(sites="prior_expected").')

@@ -22,10 +22,7 @@ FORMS: dict[type, Any] = {
 def operator_of(stated: StatedVector, like: Operator | None = None) -> Operator:
     """Return the operator of a vector's prior; what `like` is made of serves again.
 
-    Raises
-    ------
-    PriorFailure
-        If the prior cannot be used.
+    Raises a `PriorFailure` if the prior cannot be used.
     """
     form = FORMS[type(stated)]
     operator: Operator = form(stated) if like is None else form(stated, like)

@@ -47,15 +47,12 @@ def unexplained_diagonal(
 class CoefficientsOperator(Operator):
     """Independent coefficients: the model's variable is ``location + deviation y``, and ``spread y`` is read.
 
+    Raises a `PriorFailure` if a spread or a deviation is not finite.
+
     Parameters
     ----------
     stated : StatedCoefficients
         D, and mean and standard deviation of the model's variable.
-
-    Raises
-    ------
-    PriorFailure
-        If a spread or a deviation is not finite.
     """
 
     def __init__(self, stated: StatedCoefficients) -> None:

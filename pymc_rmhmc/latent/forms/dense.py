@@ -26,17 +26,14 @@ class DenseOperator(Operator):
 
     If the model's variable is not x itself, it is the whitened vector ``sign(d) y``, which is the same whatever d is.
 
+    Raises a `PriorFailure` if the covariance is not finite, or not positive definite.
+
     Parameters
     ----------
     stated : StatedDense
         Covariance, mean m and d.
     like : DenseOperator, optional
         One with the same covariance, whose factor serves again.
-
-    Raises
-    ------
-    PriorFailure
-        If the covariance is not finite, or not positive definite.
     """
 
     def __init__(self, stated: StatedDense, like: DenseOperator | None = None) -> None:

@@ -31,15 +31,12 @@ type Array = NDArray[np.float64]
 class KroneckerProduct:
     """``K = K₁ ⊗ K₂ ⊗ ...`` and its lower factor ``L = L₁ ⊗ L₂ ⊗ ...``, with n the product of the n_i.
 
+    Raises a `PriorFailure` if one of them is not finite, or not positive definite.
+
     Parameters
     ----------
     covariances : sequence of (n_i, n_i) arrays
         The K_i.
-
-    Raises
-    ------
-    PriorFailure
-        If one of them is not finite, or not positive definite.
     """
 
     def __init__(self, covariances: Sequence[Array]) -> None:
@@ -115,17 +112,14 @@ def _product(matrices: Sequence[Array]) -> Array:
 class KroneckerOperator(Operator):
     """A vector on a grid; the model's variable is the whitened y, or its negative where it is read times a number.
 
+    Raises a `PriorFailure` if one of them is not finite, or not positive definite.
+
     Parameters
     ----------
     stated : StatedKronecker
         The K_i of what the predictor reads, and the number's sign.
     like : KroneckerOperator, optional
         One with the same K_i, whose factors serve again.
-
-    Raises
-    ------
-    PriorFailure
-        If one of them is not finite, or not positive definite.
     """
 
     def __init__(self, stated: StatedKronecker, like: KroneckerOperator | None = None) -> None:

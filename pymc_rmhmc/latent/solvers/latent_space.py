@@ -40,6 +40,8 @@ type Array = NDArray[np.float64]
 class LatentSpace:
     """Vectors that one matrix reads, times Gaussian sites, at one θ.
 
+    Raises a `PriorFailure` if something is not finite, or E has no factor.
+
     Parameters
     ----------
     weights : Weights
@@ -52,11 +54,6 @@ class LatentSpace:
         With the same w̄ ≥ 0.
     by_design : bool
         Whether the derivative by A is wanted.
-
-    Raises
-    ------
-    PriorFailure
-        If something is not finite, or E has no factor.
     """
 
     def __init__(

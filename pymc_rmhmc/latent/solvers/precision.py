@@ -120,6 +120,8 @@ class FieldRoot(Root):
 class PrecisionSpace:
     """A Gaussian field times Gaussian sites at one θ; see `Conditional`.
 
+    Raises a `PriorFailure` if something is not finite, or P has no factor.
+
     Parameters
     ----------
     stated : StatedField
@@ -135,11 +137,6 @@ class PrecisionSpace:
         What it has at every θ.
     constants : array
         What products of numbers are multiplied by in P.
-
-    Raises
-    ------
-    PriorFailure
-        If something is not finite, or P has no factor.
     """
 
     weighted = None

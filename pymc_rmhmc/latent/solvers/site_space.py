@@ -44,18 +44,10 @@ type Array = NDArray[np.float64]
 
 
 class Term(NamedTuple):
-    """A vector of a sum, and the matrix by which it is read.
+    """A vector of a sum, and the matrix by which it is read."""
 
-    Attributes
-    ----------
-    operator : Operator
-        L, (k, k).
-    design : (n, k) array or sparse array, or None
-        A; None for the identity.
-    """
-
-    operator: Operator
-    design: Design | None = None
+    operator: Operator  # L, (k, k)
+    design: Design | None = None  # (n, k) array or sparse array, or None: A; None for the identity
 
     def predict(self, values: Array) -> Array:
         """Return ``A v``, (n,)."""
@@ -107,6 +99,8 @@ def collect(terms: Sequence[Term], sites: Array) -> Array:
 class SiteSpace:
     """The sum of some vectors times Gaussian sites, at one θ.
 
+    Raises a `PriorFailure` if something is not finite, or ``B = I + sQs`` not positive definite.
+
     Parameters
     ----------
     mean : (n,) array
@@ -128,11 +122,6 @@ class SiteSpace:
     ----------
     weighted : tuple of three arrays
         Q, B's factor and the roots, as compiled code has them.
-
-    Raises
-    ------
-    PriorFailure
-        If something is not finite, or ``B = I + sQs`` not positive definite.
     """
 
     log_evidence: float

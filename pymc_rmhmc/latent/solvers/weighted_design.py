@@ -56,6 +56,8 @@ class Weights(Protocol):
 class StandingWeights:
     """A constant A, and w̄ that move by a common multiple alone.
 
+    Raises a `PriorFailure` if A is not finite, or the multiple no positive number.
+
     Parameters
     ----------
     design : (n, k) array or sparse array
@@ -64,11 +66,6 @@ class StandingWeights:
         With w̄ ≥ 0.
     like : StandingWeights, optional
         One with the same A; M serves again if the sites have the same w̄ but for a multiple.
-
-    Raises
-    ------
-    PriorFailure
-        If A is not finite, or the multiple no positive number.
     """
 
     by_multiple = True
@@ -112,6 +109,8 @@ class _Gram:
 class MovingWeights:
     """An A or w̄ that move with θ, or both.
 
+    Raises a `PriorFailure` if A is not finite.
+
     Parameters
     ----------
     design : (n, k) array or sparse array
@@ -120,11 +119,6 @@ class MovingWeights:
         With w̄ ≥ 0.
     like : MovingWeights, optional
         One with the same A; M serves again if the sites' w̄ are the same array.
-
-    Raises
-    ------
-    PriorFailure
-        If A is not finite.
     """
 
     by_multiple = False

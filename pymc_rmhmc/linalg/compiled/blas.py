@@ -17,12 +17,8 @@ from numpy.typing import NDArray
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = [
-    "multiply_by_triangle",
-    "solve_in_place",
-    "subtract_product",
-    "subtract_symmetric_product",
-    "symmetric_product",
-]
+    "multiply_by_triangle", "solve_in_place", "subtract_product", "subtract_symmetric_product", "symmetric_product",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 

@@ -25,19 +25,10 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 __all__ = [
-    "NativeFunction",
-    "NativeLikelihood",
-    "call_apart",
-    "call_for_two_vectors",
-    "call_for_value_and_slope",
-    "call_for_value_and_two_slopes",
-    "call_for_value_slope_matrix",
-    "call_for_vector",
-    "call_likelihood",
-    "native_function",
-    "native_likelihood",
-    "resolved",
-]
+    "NativeFunction", "NativeLikelihood", "call_apart", "call_for_two_vectors", "call_for_value_and_slope",
+    "call_for_value_and_two_slopes", "call_for_value_slope_matrix", "call_for_vector", "call_likelihood",
+    "native_function", "native_likelihood", "resolved",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 # What makes the code of a call in compiled code, and the types of that call with it.

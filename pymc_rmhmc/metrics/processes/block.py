@@ -120,10 +120,8 @@ class ProcessMetric(ABC):
     def bind(self, density: Process) -> ProcessField[Any, Any, Any]:
         """Return the metric of a model's process and its hyperparameters.
 
-        Raises
-        ------
-        ConfigurationError
-            If the density is no such process, or is of a series, which the metric does not take.
+        Raises a `ConfigurationError` if the density is no such process, or is of a series, which the metric does not
+        take.
         """
         if not hasattr(density, "prior_curvature"):
             raise ConfigurationError(

@@ -49,27 +49,15 @@ MOST_PREDICTORS = 8
 
 @dataclass(frozen=True, eq=False)
 class FieldObservation:
-    """What is observed of a field's predictors.
-
-    Attributes
-    ----------
-    log_density : TensorVariable
-        The sum of its log density, an expression of value variables.
-    predictors : tuple of TensorVariable
-        The nodes of that expression, or of the registered likelihood's, that are affine in the latent values.
-    shapes : tuple of tuple
-        Of these.
-    likelihood : Likelihood, optional
-        The registered one, of which there is one predictor.
-    parameters, data : dict, TensorVariable
-        What the registered one takes besides.
-    """
+    """What is observed of a field's predictors."""
 
     variable: TensorVariable
-    log_density: TensorVariable
+    log_density: TensorVariable  # the sum of its log density, an expression of value variables
+    # The nodes of that expression, or of the registered likelihood's, that are affine in the latent values.
     predictors: tuple[TensorVariable, ...] = ()
-    shapes: tuple[tuple[int, ...], ...] = ()
-    likelihood: Likelihood | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()  # of these
+    likelihood: Likelihood | None = None  # the registered one, of which there is one predictor
+    # `parameters`, `data`: what the registered one takes besides.
     parameters: Mapping[str, TensorVariable] = field(default_factory=dict)
     offset: TensorVariable | None = None
     data: TensorVariable | None = None
@@ -80,24 +68,12 @@ class FieldObservation:
 
 
 class Kernel(NamedTuple):
-    """A vector with a dense covariance, as expressions of value variables.
+    """A vector with a dense covariance, as expressions of value variables."""
 
-    Attributes
-    ----------
-    source : TensorVariable
-        The vector, which predictors read.
-    matrix : TensorVariable
-        Its covariance, or the lower factor of that.
-    is_factor : bool
-        Which of them.
-    mean : TensorVariable or None
-        Its mean, None where that is 0. The field has the vector's deviations from it.
-    """
-
-    source: TensorVariable
-    matrix: TensorVariable
-    is_factor: bool
-    mean: TensorVariable | None
+    source: TensorVariable  # the vector, which predictors read
+    matrix: TensorVariable  # its covariance, or the lower factor of that
+    is_factor: bool  # which of them
+    mean: TensorVariable | None  # None where that is 0; the field has the vector's deviations from it
 
 
 def _kernels(model: pm.Model, free: Sequence[TensorVariable], point: Point) -> dict[TensorVariable, LatentVariable]:
@@ -344,27 +320,13 @@ class Affine:
 
 @dataclass(frozen=True, eq=False)
 class FieldChoice:
-    """What a field is made of.
+    """What a field is made of."""
 
-    Attributes
-    ----------
-    latents : list of TensorVariable
-        The free variables whose values are x.
-    rows : dict of TensorVariable to Residuals
-        The variables, free or observed, and the potentials whose residuals e are.
-    observations : list of FieldObservation
-        What reads predictors η.
-    refused : dict of TensorVariable to str
-        Gaussian variables that are left out, and why.
-    kernels : list of TensorVariable
-        The last of the latents, which have a dense covariance.
-    """
-
-    latents: list[TensorVariable]
-    rows: dict[TensorVariable, Residuals]
-    observations: list[FieldObservation]
-    refused: dict[TensorVariable, str]
-    kernels: list[TensorVariable]
+    latents: list[TensorVariable]  # the free variables whose values are x
+    rows: dict[TensorVariable, Residuals]  # the variables, free or observed, and the potentials whose residuals e are
+    observations: list[FieldObservation]  # what reads predictors η
+    refused: dict[TensorVariable, str]  # Gaussian variables that are left out, and why
+    kernels: list[TensorVariable]  # the last of the latents, which have a dense covariance
 
 
 def choose_field(graphs: FieldGraphs, wanted: Sequence[TensorVariable] | None = None) -> FieldChoice | str:

@@ -47,21 +47,11 @@ DENSE = "it enters through a matrix with too many entries"
 
 @dataclass(frozen=True, eq=False)
 class FieldPlan:
-    """A field and its hyperparameters, of which nothing has been built.
+    """A field and its hyperparameters, of which nothing has been built."""
 
-    Attributes
-    ----------
-    graphs : FieldGraphs
-        The model as expressions of its value variables.
-    choice : FieldChoice
-        The latent values, residuals and observations.
-    theta : Hyperparameters
-        All other continuous variables.
-    """
-
-    graphs: FieldGraphs
-    choice: FieldChoice
-    theta: Hyperparameters
+    graphs: FieldGraphs  # the model as expressions of its value variables
+    choice: FieldChoice  # the latent values, residuals and observations
+    theta: Hyperparameters  # all other continuous variables
 
     @property
     def model(self) -> pm.Model:
@@ -71,10 +61,8 @@ class FieldPlan:
     def read(self) -> ReadField | str:
         """Read the maps, or say why there are none: they have too many entries, or move in a way that is not read.
 
-        Raises
-        ------
-        ConfigurationError
-            If nothing holds a direction of latent values, as that of a Flat vector of which only steps are read.
+        Raises a `ConfigurationError` if nothing holds a direction of latent values, as that of a Flat vector of which
+        only steps are read.
         """
         affine = self.expressions
         foreign = [str(v.name) for v in (*affine.others, *value_inputs(self.model, self.covariances))]

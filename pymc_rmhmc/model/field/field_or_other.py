@@ -62,27 +62,16 @@ FIELD = FieldPolicy()
 
 @dataclass(frozen=True)
 class InField:
-    """That a model is sampled as a Gaussian field.
+    """That a model is sampled as a Gaussian field."""
 
-    Attributes
-    ----------
-    why : str
-        The reason.
-    read : ReadField
-        How it was read.
-    """
-
-    why: str
-    read: ReadField
+    why: str  # the reason
+    read: ReadField  # how it was read
 
 
 def field_asked_for(model: pm.Model, point: Point) -> InField:
     """Return the field of a model whose metric asks for one.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If there is none.
+    Raises an `UnsupportedModelError` if there is none.
     """
     plan = plan_field(model, point)
     found = plan if isinstance(plan, str) else _unless_refused(plan)

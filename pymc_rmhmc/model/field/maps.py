@@ -40,34 +40,21 @@ STILL, DIGITS = 1e-12, 9
 
 @dataclass(frozen=True, eq=False)
 class AffineExpressions:
-    """Residuals and predictors as graphs of the latent values x and of θ.
+    """Residuals and predictors as graphs of the latent values x and of θ."""
 
-    Attributes
-    ----------
-    latents, theta : TensorVariable
-        The vectors x (n,) and θ (d,).
-    residuals, predictors, values : TensorVariable
-        e, η and, where x are not the model's own values, these; vectors.
-    as_written : list of TensorVariable
-        e and η as the model writes them, by those values.
-    blocks : list of slice
-        The parts of x of each variable.
-    others, given : list
-        What else the graphs depend on, and its values.
-    walks : list of int array
-        Which of the model's values running sums took the place of.
-    """
-
+    # `latents`, `theta`: the vectors x (n,) and θ (d,).
     latents: TensorVariable
     theta: TensorVariable
+    # `residuals`, `predictors`, `values`: e, η and, where x are not the model's own values, these; vectors.
     residuals: TensorVariable
     predictors: TensorVariable
     values: TensorVariable
-    as_written: list[TensorVariable]
-    blocks: list[slice]
+    as_written: list[TensorVariable]  # e and η as the model writes them, by those values
+    blocks: list[slice]  # the parts of x of each variable
+    # `others`, `given`: what else the graphs depend on, and its values.
     others: Sequence[TensorVariable]
     given: Sequence[np.ndarray]
-    walks: list[Indices]
+    walks: list[Indices]  # which of the model's values running sums took the place of
 
     @property
     def rows(self) -> list[TensorVariable]:
@@ -87,10 +74,7 @@ class MovingMaps:
 def read_maps(affine: AffineExpressions, theta: Array, kernels: tuple[FieldKernel, ...] = ()) -> MovingMaps:
     """Read J, c, A and a about a θ, with the last values those of `kernels`.
 
-    Raises
-    ------
-    NotSparse
-        If they have too many entries, or a dense row moves with θ or reads a kernel's vector.
+    Raises a `NotSparse` if they have too many entries, or a dense row moves with θ or reads a kernel's vector.
     """
     size = affine.blocks[-1].stop
     function = by_python([affine.latents, affine.theta, *affine.others], affine.rows)

@@ -38,17 +38,14 @@ class NotSparse(Exception):  # noqa: N818 - it is caught: another form of the mo
 def find_pattern(maps: list[Map], blocks: list[slice]) -> tuple[Indices, Indices, Indices]:
     """Return rows and columns of the entries, and the rows that are dense, whose entries are left out.
 
+    Raises a `NotSparse` if more rows are dense than a few.
+
     Parameters
     ----------
     maps : list of callables
         The map at several values of what else it depends on: what is 0 at one of them may not be at another.
     blocks : list of slice
         Values that are alike, as those of one variable.
-
-    Raises
-    ------
-    NotSparse
-        If more rows are dense than a few.
     """
     size = blocks[-1].stop
     zeros = [each(np.zeros(size)) for each in maps]
@@ -149,10 +146,7 @@ def _pattern(found: list[tuple[Indices, Indices]], shape: tuple[int, int]) -> sp
 def colours_of(row: Indices, column: Indices, shape: tuple[int, int]) -> Indices:
     """Return a colour for each column (n,), so that no row has two entries of one.
 
-    Raises
-    ------
-    NotSparse
-        If that takes too many colours.
+    Raises a `NotSparse` if that takes too many colours.
     """
     pattern = sparse.csr_array((np.ones(row.size, np.int8), (row, column)), shape=shape)
     if pattern.nnz and np.diff(pattern.indptr).max() > MOST_COLOURS:

@@ -40,17 +40,10 @@ MOST_EIGENVALUES = 5000
 
 
 class Residuals(NamedTuple):
-    """What of a value is standard normal.
+    """What of a value is standard normal."""
 
-    Attributes
-    ----------
-    values : TensorVariable
-        The residuals, a vector.
-    log_normaliser : TensorVariable or None
-        The log density where they are 0; None to take it from PyMC's density.
-    """
-
-    values: TensorVariable
+    values: TensorVariable  # the residuals, a vector
+    # The log density where they are 0; None to take it from PyMC's density.
     log_normaliser: TensorVariable | None = None
 
 
@@ -75,10 +68,7 @@ def has_residuals(variable: TensorVariable) -> bool:
 def residuals_of(variable: TensorVariable, value: TensorVariable) -> Residuals:
     """Return the residuals of a random variable at a value.
 
-    Raises
-    ------
-    NoResiduals
-        If its distribution has none.
+    Raises a `NoResiduals` if its distribution has none.
     """
     op = core_op(variable)
     family = _FAMILIES.get(type(op))

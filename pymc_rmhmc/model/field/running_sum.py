@@ -40,44 +40,21 @@ type Compile = Callable[[TensorVariable], list[Map]]
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Expressions with running sums as latent values.
+    """Expressions with running sums as latent values."""
 
-    Attributes
-    ----------
-    expressions : list of TensorVariable
-        Of x, in the place of the model's values.
-    values : TensorVariable
-        The model's values (n,) as an expression of x.
-    places : list of int array
-        Of each sum, which of the values it took the place of.
-    """
-
-    expressions: list[TensorVariable]
-    values: TensorVariable
-    places: list[Indices]
+    expressions: list[TensorVariable]  # of x, in the place of the model's values
+    values: TensorVariable  # the model's values (n,) as an expression of x
+    places: list[Indices]  # of each sum, which of the values it took the place of
 
 
 class Recursion(NamedTuple):
-    """A running sum.
+    """A running sum."""
 
-    Attributes
-    ----------
-    total : TensorVariable
-        All its values, with time along an axis.
-    axis : int
-        That axis.
-    lags : int
-        How many values before one are read.
-    inputs : list of TensorVariable
-        What it is made of.
-    advance : callable
-        Gives its values, with time first, each from those before it and from the inputs.
-    """
-
-    total: TensorVariable
-    axis: int
-    lags: int
-    inputs: list[TensorVariable]
+    total: TensorVariable  # all its values, with time along an axis
+    axis: int  # that axis
+    lags: int  # how many values before one are read
+    inputs: list[TensorVariable]  # what it is made of
+    # Gives its values, with time first, each from those before it and from the inputs.
     advance: Callable[[TensorVariable, list[TensorVariable]], TensorVariable]
 
 

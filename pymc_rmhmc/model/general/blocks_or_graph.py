@@ -64,12 +64,8 @@ type Point = dict[str, np.ndarray]
 def continuous_variables(model: pm.Model, vars: object = None) -> list[TensorVariable]:  # noqa: A002 - PyMC's name
     """Return the continuous free variables, or those of them that a user named.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If there is none, or one that is named is discrete.
-    ConfigurationError
-        If one that is named is not free.
+    Raises an `UnsupportedModelError` if there is none, or one that is named is discrete, and a `ConfigurationError` if
+    one that is named is not free.
     """
     if vars is not None:
         named = resolve_variables(model, vars)
@@ -92,23 +88,12 @@ def continuous_variables(model: pm.Model, vars: object = None) -> list[TensorVar
 
 @dataclass(frozen=True)
 class InGraphChart:
-    """That all variables are sampled in the chart of the graph.
+    """That all variables are sampled in the chart of the graph."""
 
-    Attributes
-    ----------
-    why : str
-        The reason.
-    error : UnsupportedModelError or None
-        What says that the model has no latent Gaussian block.
-    reading : GraphReading or None
-        What has been read of the graph already.
-    advice : mapping of str to str
-        What to write for processes that are the mean of another, whose sum would be sampled in their covariances.
-    """
-
-    why: str
-    error: UnsupportedModelError | None = None
-    reading: GraphReading | None = None
+    why: str  # the reason
+    error: UnsupportedModelError | None = None  # what says that the model has no latent Gaussian block
+    reading: GraphReading | None = None  # what has been read of the graph already
+    # What to write for processes that are the mean of another, whose sum would be sampled in their covariances.
     advice: Mapping[str, str] = field(default_factory=dict)
 
 

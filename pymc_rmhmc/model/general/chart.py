@@ -47,48 +47,26 @@ MOST_COLUMNS = 5
 
 
 class Placed(NamedTuple):
-    """One charted variable as a function of the chart's coordinates.
+    """One charted variable as a function of the chart's coordinates."""
 
-    Attributes
-    ----------
-    value : Symbol
-        The value variable's expression.
-    own : Symbol or None
-        The log density of its own prior with the Jacobian ``log σ``, where the family is exactly one of location and
-        scale; a scalar.
-    scales : Symbol
-        ``Σ log σ`` if that is in `own`, else 0.
-    log_jacobian : Symbol
-        What else of ``Σ log |∂x/∂z|`` is to be added.
-    """
-
-    value: Symbol
+    value: Symbol  # the value variable's expression
+    # The log density of its own prior with the Jacobian ``log σ``, where the family is exactly one of location and
+    # scale; a scalar.
     own: Symbol | None
-    scales: Symbol
-    log_jacobian: Symbol
+    scales: Symbol  # ``Σ log σ`` if that is in `own`, else 0
+    log_jacobian: Symbol  # what else of ``Σ log |∂x/∂z|`` is to be added
 
 
 @dataclass(frozen=True, eq=False)
 class _Charted:
-    """A free variable whose location or scale other free variables move.
+    """A free variable whose location or scale other free variables move."""
 
-    Attributes
-    ----------
-    variable, value : TensorVariable
-        The random variable and its value variable.
-    parameters : tuple of TensorVariable
-        What moves it, as graphs of value variables.
-    parents : tuple of str
-        The names of the variables that these depend on.
-    shape : tuple of int
-        Of the value.
-    """
-
+    # `variable`, `value`: the random variable and its value variable.
     variable: Symbol
     value: Symbol
-    parameters: tuple[Symbol, ...]
-    parents: tuple[str, ...]
-    shape: tuple[int, ...]
+    parameters: tuple[Symbol, ...]  # what moves it, as graphs of value variables
+    parents: tuple[str, ...]  # the names of the variables that these depend on
+    shape: tuple[int, ...]  # of the value
 
     is_noise = False
 

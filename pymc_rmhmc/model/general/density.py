@@ -258,10 +258,7 @@ def gradient_of[Wrt](
 ) -> Wrt:
     """Return the gradient of an expression.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If an operation has none: it is named, with the remedy.
+    Raises an `UnsupportedModelError` if an operation has none: it is named, with the remedy.
     """
     try:
         found: Wrt = pt.grad(total, symbols, disconnected_inputs="ignore")

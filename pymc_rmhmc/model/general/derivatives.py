@@ -144,11 +144,8 @@ class MatrixModel(ValueModel):
 
     The point is the start, where G is looked at; messages call the metric by `name`.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no such matrix, if at the start it has another shape, is not finite, symmetric and positive
-        definite or its derivative is not finite, or if PyTensor cannot differentiate it.
+    Raises a `ConfigurationError` if there is no such matrix, if at the start it has another shape, is not finite,
+    symmetric and positive definite or its derivative is not finite, or if PyTensor cannot differentiate it.
     """
 
     along: GraphFunction

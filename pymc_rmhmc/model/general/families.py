@@ -33,25 +33,15 @@ LOG_EXPONENTIAL = (-0.577, 1.283)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one distribution is placed.
+    """How one distribution is placed."""
 
-    Attributes
-    ----------
-    name : str
-        As PyMC calls the distribution.
-    transform : str
-        The class of the transform that PyMC gives its value variable by default; "" for none.
-    moments : callable
-        From the distribution's parameters, in PyMC's order, to the location and the scale of the value variable.
-    standard : callable or None
-        From the parameters to the distribution of ``(value - location) / scale`` as a PyMC variable, if the family is
-        exactly one of location and scale. The log density is then computed without the difference, which loses all
-        digits where the scale is small.
-    """
-
-    name: str
-    transform: str
+    name: str  # as PyMC calls the distribution
+    transform: str  # the class of the transform that PyMC gives its value variable by default; "" for none
+    # From the distribution's parameters, in PyMC's order, to the location and the scale of the value variable.
     moments: LocationScale
+    # From the parameters to the distribution of ``(value - location) / scale`` as a PyMC variable, if the family is
+    # exactly one of location and scale. The log density is then computed without the difference, which loses all digits
+    # where the scale is small.
     standard: Callable[..., Symbol] | None = None
 
     def moments_at(self, parameters: Sequence[Symbol], variable: str) -> tuple[Symbol, Symbol]:

@@ -78,18 +78,11 @@ INSTEAD = 'Use RMHMC(metric="softabs"), which reads the log density alone, or RM
 
 @dataclass(frozen=True)
 class InformationGraph:
-    """G as graphs of θ.
+    """G as graphs of θ."""
 
-    Attributes
-    ----------
-    matrix : TensorVariable
-        (d, d), symmetric to the last digit.
-    form : callable
-        From a symbolic vector u (d,) to ``uᵀ G u``. It takes derivatives along u alone: of n observations in d values
-        it costs O(dn), where the matrix costs O(d²n).
-    """
-
-    matrix: Symbol
+    matrix: Symbol  # (d, d), symmetric to the last digit
+    # From a symbolic vector u (d,) to ``uᵀ G u``. It takes derivatives along u alone: of n observations in d values it
+    # costs O(dn), where the matrix costs O(d²n).
     form: Callable[[Symbol], Symbol]
 
 
@@ -99,11 +92,8 @@ def fisher_information(model: pm.Model, packed: Hyperparameters) -> InformationG
     The variables that θ packs are sampled, and the others count as known. G is positive definite wherever the model has
     a density.
 
-    Raises
-    ------
-    ConfigurationError
-        If a random variable or a potential depends on θ in a way that is not registered, if PyTensor cannot
-        differentiate it, or if a free variable has no curvature of its own.
+    Raises a `ConfigurationError` if a random variable or a potential depends on θ in a way that is not registered, if
+    PyTensor cannot differentiate it, or if a free variable has no curvature of its own.
     """
     reader = _Reader(model, packed)
     reader.read_all()
@@ -126,33 +116,20 @@ def information_form(
 
 @dataclass
 class _Reader:
-    """Collects the terms of G.
+    """Collects the terms of G."""
 
-    Attributes
-    ----------
-    model, packed
-        The model, and θ.
-    blocks : list of (places, places, block)
-        Rows and columns of G, and what is added there.
-    forms : list of callable
-        Each the same number ``uᵀ block u``, of a vector u, of the blocks of a term.
-    softened : list of str
-        The variables whose own curvature is in SoftAbs form.
-    replaced : dict
-        Nodes of the model, and the symbols of values that stand for them.
-    metric : str
-        What messages call the metric.
-    of_process : bool
-        Whether forms alone are asked for, no blocks, and the likelihoods' closed forms where no parameter moves.
-    """
-
+    # `model`, `packed`: the model, and θ.
     model: pm.Model
     packed: Hyperparameters
+    # List of (places, places, block): rows and columns of G, and what is added there.
     blocks: list[tuple[Places, Places, Symbol]] = field(default_factory=list)
+    # Each the same number ``uᵀ block u``, of a vector u, of the blocks of a term.
     forms: list[Callable[[Symbol], Symbol]] = field(default_factory=list)
-    softened: list[str] = field(default_factory=list)
+    softened: list[str] = field(default_factory=list)  # the variables whose own curvature is in SoftAbs form
+    # Nodes of the model, and the symbols of values that stand for them.
     replaced: dict[Symbol, Symbol] = field(default_factory=dict)
-    metric: str = "FisherMetric"
+    metric: str = "FisherMetric"  # what messages call the metric
+    # Whether forms alone are asked for, no blocks, and the likelihoods' closed forms where no parameter moves.
     of_process: bool = False
 
     def __post_init__(self) -> None:

@@ -41,37 +41,23 @@ LARGE_NU = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Information:
-    """The information of one element of a variable about its parameters.
+    """The information of one element of a variable about its parameters."""
 
-    Attributes
-    ----------
-    parameters : sequence of TensorVariable
-        Functions of the distribution's parameters, k of them. They broadcast to the variable's shape. If the family has
-        a location, it is the first.
-    matrix : sequence of sequences
-        F, k × k: symmetric, positive definite, elementwise; numbers where an entry is constant.
-    """
-
+    # Functions of the distribution's parameters, k of them. They broadcast to the variable's shape. If the family has a
+    # location, it is the first.
     parameters: Sequence[Symbol]
+    # F, k × k: symmetric, positive definite, elementwise; numbers where an entry is constant.
     matrix: Sequence[Sequence[Entry]]
 
 
 class InformationRow(NamedTuple):
-    """One family.
+    """One family."""
 
-    Attributes
-    ----------
-    at : callable
-        From the distribution's parameters, in the order of PyMC's ``dist_params``, to an `Information`.
-    location : str
-        The scale of the value on which the first parameter is its location: a key of `SCALES`, or "" for none.
-    n_categories_axes : int
-        Axes that the parameters have and the variable has not: 1 of Categorical.
-    """
-
+    # From the distribution's parameters, in the order of PyMC's ``dist_params``, to an `Information`.
     at: Callable[..., Information]
+    # The scale of the value on which the first parameter is its location: a key of `SCALES`, or "" for none.
     location: str = ""
-    n_categories_axes: int = 0
+    n_categories_axes: int = 0  # axes that the parameters have and the variable has not: 1 of Categorical
 
 
 def log_of(value: Symbol) -> Symbol:

@@ -58,6 +58,9 @@ class LatentModel(PackedModel, ABC):
 
     The block is one vector and its observations. Shapes are taken at the point, and the information is looked at there.
 
+    Raises a `ConfigurationError` if the information of a variable is not known, and an `UnsupportedModelError` if an
+    observation reads several values of the process, or PyTensor has no derivative.
+
     Attributes
     ----------
     variables : Hyperparameters
@@ -84,13 +87,6 @@ class LatentModel(PackedModel, ABC):
     prior, prior_curvature : GraphFunction
         From θ to what the prior is made of and its derivatives by the moving coordinates; and to the second
         derivatives, one for each of the pairs.
-
-    Raises
-    ------
-    ConfigurationError
-        If the information of a variable is not known.
-    UnsupportedModelError
-        If an observation reads several values of the process, or PyTensor has no derivative.
     """
 
     is_series = False

@@ -74,28 +74,21 @@ class NonCentredReader:
 
 @dataclass
 class _Way:
-    """The way from noise to what reads it, as far as it has been followed.
+    """The way from noise to what reads it, as far as it has been followed."""
 
-    Attributes
-    ----------
-    at, shape
-        How far, and the shape of the noise.
-    others, blockers : list of TensorVariable
-        The variables that may move a location or a scale, and where graphs end.
-    is_whole, is_turned, sign
-        Whether the values at this place are those of the noise in their order; whether they are transposed; and the
-        sign of the effects.
-    scales, terms, factor, by_columns
-        The factors and summands that were met; L, if there is one; and whether it multiplies columns of the noise.
-    """
-
+    # `at`, `shape`: how far, and the shape of the noise.
     at: Variable
     shape: tuple[int, ...]
+    # `others`, `blockers`: the variables that may move a location or a scale, and where graphs end.
     others: list[TensorVariable]
     blockers: list[TensorVariable]
+    # `is_whole`, `is_turned`, `sign`: whether the values at this place are those of the noise in their order; whether
+    # they are transposed; and the sign of the effects.
     is_whole: bool = True
     is_turned: bool = False
     sign: float = 1.0
+    # `scales`, `terms`, `factor`, `by_columns`: the factors and summands that were met; L, if there is one; and whether
+    # it multiplies columns of the noise.
     scales: list[Symbol] = field(default_factory=list)
     terms: list[Symbol] = field(default_factory=list)
     factor: Symbol | None = None

@@ -36,20 +36,9 @@ from pymc_rmhmc.model.graph.graphs import (
 )
 
 __all__ = [
-    "ONE_BY_ONE",
-    "PRODUCTS",
-    "SHAPING",
-    "LinearInputs",
-    "bends",
-    "first_bend",
-    "goes_one_by_one",
-    "is_affine_node",
-    "is_linear",
-    "linear_inputs",
-    "multipliers",
-    "passed_on",
-    "predictor_node",
-]
+    "ONE_BY_ONE", "PRODUCTS", "SHAPING", "LinearInputs", "bends", "first_bend", "goes_one_by_one", "is_affine_node",
+    "is_linear", "linear_inputs", "multipliers", "passed_on", "predictor_node",
+]  # fmt: skip
 
 # Operations through which a sum of inputs goes as the sum of what they make of each, beside `LINEAR_OPERATIONS`.
 SHAPING = {

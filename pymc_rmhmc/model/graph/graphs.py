@@ -26,33 +26,11 @@ from pytensor.tensor.variable import TensorVariable
 from pytensor.xtensor.type import XTensorType
 
 __all__ = [
-    "LINEAR_OPERATIONS",
-    "NO_DERIVATIVE",
-    "WITHOUT_TRACES",
-    "Evaluator",
-    "NoValueThere",
-    "as_value",
-    "bad_constants",
-    "by_python",
-    "constant_arrays",
-    "core_op",
-    "evaluated_there",
-    "first_line",
-    "formula_of",
-    "inlined",
-    "is_of_dims",
-    "is_standard_normal",
-    "no_derivative_in_words",
-    "operation_name",
-    "points_elsewhere",
-    "reaches",
-    "reaches_by_value",
-    "readers_of",
-    "replaced",
-    "shared_inputs",
-    "substitute",
-    "value_inputs",
-]
+    "LINEAR_OPERATIONS", "NO_DERIVATIVE", "WITHOUT_TRACES", "Evaluator", "NoValueThere", "as_value", "bad_constants",
+    "by_python", "constant_arrays", "core_op", "evaluated_there", "first_line", "formula_of", "inlined", "is_of_dims",
+    "is_standard_normal", "no_derivative_in_words", "operation_name", "points_elsewhere", "reaches", "reaches_by_value",
+    "readers_of", "replaced", "shared_inputs", "substitute", "value_inputs",
+]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
 
@@ -323,10 +301,8 @@ class NoValueThere(Exception):  # noqa: N818 - it is caught: it says nothing of 
 def evaluated_there[T](function: Callable[..., T], *arguments: object) -> T:
     """Return the value of a function at a point that was made up.
 
-    Raises
-    ------
-    NoValueThere
-        If an operation cannot take what it is given there. Any other error is one of the program, and comes through.
+    Raises a `NoValueThere` if an operation cannot take what it is given there. Any other error is one of the program,
+    and comes through.
     """
     try:
         return function(*arguments)

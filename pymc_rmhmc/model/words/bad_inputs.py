@@ -51,12 +51,8 @@ type Input = tuple[Variable, str, Array]
 class InputChecks:
     """The checks of data and constants: at once of what nothing can change.
 
-    Raises
-    ------
-    DataError
-        If an argument is out of its range, or an index out of bounds.
-    UnsupportedModelError
-        If data are a random subset, drawn anew for each gradient, or a Potential holds random draws.
+    Raises a `DataError` if an argument is out of its range, or an index out of bounds, and an `UnsupportedModelError`
+    if data are a random subset, drawn anew for each gradient, or a Potential holds random draws.
     """
 
     def __init__(self, model: pm.Model) -> None:

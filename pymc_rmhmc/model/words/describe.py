@@ -303,6 +303,9 @@ def describe_latents(
 ) -> ModelDescription:
     """Return what RMHMC does in the flat metric, or in another one with latent values alone; nothing is compiled.
 
+    Raises a `DataError` if data, parameters or inputs cannot be used, and an `UnsupportedModelError` if the metric
+    needs a latent Gaussian block, and there is none.
+
     Parameters
     ----------
     model : pymc.Model
@@ -315,13 +318,6 @@ def describe_latents(
         Why latent values are sampled alone; empty if hyperparameters are taken in where they can be.
     emulates : bool
         Whether an emulator may stand in for a log density that is dear.
-
-    Raises
-    ------
-    DataError
-        If data, parameters or inputs cannot be used.
-    UnsupportedModelError
-        If the metric needs a latent Gaussian block, and there is none.
     """
     inputs, point = InputChecks(model), model.initial_point()
     inputs.check(point)
