@@ -21,7 +21,7 @@ from pymc_rmhmc.dynamics.hamiltonian import RiemannianHamiltonian
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.metrics import LatentField
 from pymc_rmhmc.model import compile_model, read_structure

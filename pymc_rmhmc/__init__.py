@@ -20,8 +20,8 @@ from pymc_rmhmc.errors import (
     UnsupportedLikelihoodError,
     UnsupportedModelError,
 )
-from pymc_rmhmc.evidence.annealing_options import Annealing
 from pymc_rmhmc.evidence.approximations import GaussianApproximation, ep, laplace
+from pymc_rmhmc.evidence.evidence_methods import Annealing
 from pymc_rmhmc.evidence.evidence_plots import plot_evidence, plot_rungs
 from pymc_rmhmc.evidence.log_evidence import log_evidence
 from pymc_rmhmc.evidence.parallel_tempering import parallel_tempering

@@ -69,7 +69,7 @@ def laplace_draw(problem: Problem, seed: int) -> np.ndarray:
     """A start for the peers that have no search of their own."""
     from pymc_rmhmc.approximation import find_mode, laplace_sites
     from pymc_rmhmc.latent.charts import SiteChart
-    from pymc_rmhmc.latent.prior import FactorizedPrior
+    from pymc_rmhmc.latent.charts.site import FactorizedPrior
     from pymc_rmhmc.model import compile_model, read_structure
 
     model = problem.centred()

@@ -49,7 +49,7 @@ class Gaussian:
 def fixed_gaussian(problem: Problem) -> Gaussian:
     """``(I + LᵀWL)⁻¹`` at the mode of the latents, by Newton's method; from the prior mean, as nutpie."""
     from pymc_rmhmc.approximation import find_mode
-    from pymc_rmhmc.latent.prior import FactorizedPrior
+    from pymc_rmhmc.latent.charts.site import FactorizedPrior
     from pymc_rmhmc.model import compile_model, read_structure
 
     model = problem.centred()

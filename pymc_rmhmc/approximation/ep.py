@@ -22,8 +22,7 @@ from pymc_rmhmc.approximation.newton import find_mode
 from pymc_rmhmc.approximation.site_fit import laplace_sites
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood, TiltedMoments, tilted_moments
 from pymc_rmhmc.errors import PriorFailure
-from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior, GaussianSites, SiteChart
 
 __all__ = ["EPFit", "fit_ep", "second_order_correction"]
 

@@ -9,9 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.charts.site import GaussianSites, Predictor
 from pymc_rmhmc.latent.conditional import Conditional
-from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.target import Likelihood
 from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, solve_lower
 

@@ -28,9 +28,8 @@ from pymc_rmhmc.approximation.newton import NEAREST_FIRST, Mode
 from pymc_rmhmc.errors import PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites, SiteTrend, grown
-from pymc_rmhmc.latent.charts.site import GaussianSites
+from pymc_rmhmc.latent.charts.site import GaussianSites, Predictor
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of, sites_at
-from pymc_rmhmc.latent.prior import Predictor
 from pymc_rmhmc.latent.target import Likelihood
 
 __all__ = ["SiteFit", "SiteRegression", "ThinnedDraws", "follow_trend", "laplace_sites", "prior_expected_sites"]

@@ -20,13 +20,12 @@ from pymc_rmhmc.chains.conditional_density import (
     REHEARSED_STEP,
     ConditionalDensity,
     NormalCoordinates,
+    Plan,
     Point,
     Position,
     check_start,
 )
-from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, slowness
-from pymc_rmhmc.chains.messages import sites_kept, stood_still
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.judgement import Movement, cut_path, judge, sites_kept, slowness, stood_still
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, PriorFailure, SamplingError
 from pymc_rmhmc.kernels.kernel import Transition

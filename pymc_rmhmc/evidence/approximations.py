@@ -16,11 +16,11 @@ from scipy.linalg import block_diag
 from pymc_rmhmc.approximation import fit_ep, laplace_sites, second_order_correction
 from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
-from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure, PriorFailure
 from pymc_rmhmc.evidence.evidence_references import mode_of
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.model import CompiledBlock, ModelStructure, model_in_context, with_predictors_or_without
 from pymc_rmhmc.model.conditioning import (
     LatentDraws,

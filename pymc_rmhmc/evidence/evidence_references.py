@@ -23,12 +23,18 @@ from pymc_rmhmc.errors import ApproximationError, ConfigurationError, PriorFailu
 from pymc_rmhmc.evidence.evidence_draws import prior_draws, prior_moments, tuned_chain
 from pymc_rmhmc.evidence.evidence_models import EvidenceModel, LatentPart
 from pymc_rmhmc.evidence.methods.estimate import Progress
-from pymc_rmhmc.evidence.methods.tails import TailedReference, Tails, measured_tails, power_tails, with_fitting_tails
+from pymc_rmhmc.evidence.methods.importance import (
+    TailedReference,
+    Tails,
+    measured_tails,
+    power_tails,
+    with_fitting_tails,
+)
 from pymc_rmhmc.evidence.methods.tempering import Refit
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph import GraphDensity
 from pymc_rmhmc.sampled.joint import JointBlocksDensity

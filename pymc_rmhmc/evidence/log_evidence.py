@@ -11,11 +11,9 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_rmhmc.errors import ConfigurationError
-from pymc_rmhmc.evidence.annealing_options import Annealing
-from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, no_effect
 from pymc_rmhmc.evidence.evidence_draws import values_of_draws
-from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Estimates, Settings, estimates_of, repeated
-from pymc_rmhmc.evidence.evidence_models import read_model
+from pymc_rmhmc.evidence.evidence_methods import REPETITIONS, Annealing, Estimates, Settings, estimates_of, repeated
+from pymc_rmhmc.evidence.evidence_models import check_proper, convention_in_words, no_effect, read_model
 from pymc_rmhmc.evidence.methods.estimate import displayed
 from pymc_rmhmc.gathering import ExecutorOrFactory
 from pymc_rmhmc.latent.charts.site import GaussianSites

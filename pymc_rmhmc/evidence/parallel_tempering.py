@@ -18,8 +18,7 @@ from pymc.util import get_default_varnames
 
 from pymc_rmhmc.chains.conditional_density import Variables
 from pymc_rmhmc.errors import ConfigurationError, shown
-from pymc_rmhmc.evidence.evidence_checks import check_continuous, omitted_constants
-from pymc_rmhmc.evidence.evidence_models import read_model, with_bounded_angles
+from pymc_rmhmc.evidence.evidence_models import check_continuous, omitted_constants, read_model, with_bounded_angles
 from pymc_rmhmc.evidence.evidence_references import (
     Start,
     graph_density,

@@ -18,11 +18,10 @@ from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE, structure_of
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
-from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
+from pymc_rmhmc.latent.solvers.latent_space import LatentSpace, MovingWeights, StandingWeights
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
-from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights
 
 __all__ = [
     "Sites", "conditional_from", "conditional_of", "n_noise", "prior_of", "sites_at", "theta_requires_refactorization",

@@ -17,8 +17,7 @@ from scipy.linalg import blas
 
 from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed
 from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
-from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.charts.site import GaussianSites, Predictor, SiteChart
 from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites
 from pymc_rmhmc.linalg.cholesky import solve_lower, solve_pair_in_place
 from pymc_rmhmc.linalg.compiled.native import native_likelihood

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from pymc_rmhmc.errors import Failure
-from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.charts.site import Predictor
 from pymc_rmhmc.latent.solvers.dual import roots_of_sites
 from pymc_rmhmc.linalg.cholesky import cholesky, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.linalg.products import multiply_symmetric

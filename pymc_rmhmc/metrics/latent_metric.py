@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import ImplicitEquation
 from pymc_rmhmc.errors import ConfigurationError, Failure, failure_of
-from pymc_rmhmc.latent.prior import Predictor
+from pymc_rmhmc.latent.charts.site import Predictor
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, TargetPoint, latent_target
 from pymc_rmhmc.metrics.field import FactorizedPoint, MetricFieldBase
 from pymc_rmhmc.metrics.graph_metric import MatrixDensity, MatrixField

@@ -14,21 +14,22 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.approximation import Mode, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.conditional_density import (
+    NEARNESS,
     ConditionalDensityBase,
     HMCCoordinates,
     Location,
+    Plan,
     Point,
     Position,
     Variables,
     changed,
 )
-from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.errors import ConfigurationError, Failure, PriorFailure, RMHMCError, counted, listed
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization
-from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, SiteTargetPoint, TargetPoint
 from pymc_rmhmc.model import (
     CompiledBlock,

@@ -12,13 +12,13 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_rmhmc.chains.conditional_density import Point
-from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.errors import ConfigurationError, CovarianceError, DataError, Failure, PriorFailure, RMHMCError
 from pymc_rmhmc.interfaces.stated import StatedVector
 from pymc_rmhmc.latent.charts import GaussianSites
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of
-from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.linalg.cholesky import cholesky
 from pymc_rmhmc.model.forms.priors import factor_of_inverse
 from pymc_rmhmc.model.graph.graphs import shared_inputs

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pymc_rmhmc.chains.plan import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
+from pymc_rmhmc.chains.conditional_density import DEFAULT_MAX_STEPS, DEFAULT_PATH_LENGTH
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoint, RotationSplitting
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.dynamics.tao import ExplicitTao

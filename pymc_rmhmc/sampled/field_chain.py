@@ -12,8 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.approximation.joint_mode import moving_sites, sites_from_nothing
 from pymc_rmhmc.chains.chain import AnyChain, Chain
-from pymc_rmhmc.chains.conditional_density import Point
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.conditional_density import Plan, Point
 from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
 from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE

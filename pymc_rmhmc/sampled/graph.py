@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
-from pymc_rmhmc.chains.conditional_density import REHEARSED_STEP, HMCCoordinates, Location, Position
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.conditional_density import REHEARSED_STEP, HMCCoordinates, Location, Plan, Position
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation.emulation import can_be_emulated
 from pymc_rmhmc.approximation.joint_mode import approximate_jointly, laplace_sites_at, moving_sites
 from pymc_rmhmc.chains.conditional_density import (
+    NEARNESS,
     REHEARSED_STEP,
     ConditionalDensityBase,
     HMCCoordinates,
     Location,
+    Plan,
     Point,
     Position,
     Variables,
     changed,
 )
-from pymc_rmhmc.chains.messages import in_words
-from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure, PriorFailure, RMHMCError, listed

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
-from pymc_rmhmc.chains.conditional_density import Location, Position
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.conditional_density import Location, Plan, Position
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, counted, listed
 from pymc_rmhmc.metrics.processes.process_blocks import GivenField, GivenPoint
 from pymc_rmhmc.metrics.processes.process_density import ProcessPoint

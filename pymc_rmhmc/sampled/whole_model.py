@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.chains.conditional_density import ConditionalDensityBase, Point, Variables
-from pymc_rmhmc.chains.plan import NEARNESS, Plan
+from pymc_rmhmc.chains.conditional_density import NEARNESS, ConditionalDensityBase, Plan, Point, Variables
 from pymc_rmhmc.errors import ConfigurationError, Failure, RMHMCError
 from pymc_rmhmc.model import said_once
 from pymc_rmhmc.model.compile import CompiledModel

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.chains.chain import AnyChain, Chain
-from pymc_rmhmc.chains.conditional_density import HMCCoordinates, Location, Position
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.conditional_density import HMCCoordinates, Location, Plan, Position
 from pymc_rmhmc.dynamics.hamiltonian import MetricPoint
 from pymc_rmhmc.dynamics.hamiltonian.protocols import PhaseState
 from pymc_rmhmc.errors import counted, listed

@@ -14,7 +14,7 @@ import pymc as pm
 from pymc.step_methods.compound import BlockedStep
 from pymc.util import get_random_generator
 
-from pymc_rmhmc.chains.plan import Plan
+from pymc_rmhmc.chains.conditional_density import Plan
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.errors import ConfigurationError, counted, shown
 from pymc_rmhmc.kernels.kernel import Trajectory

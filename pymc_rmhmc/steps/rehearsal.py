@@ -15,7 +15,7 @@ import numpy as np
 import pytensor
 
 from pymc_rmhmc.chains.chain import AnyChain
-from pymc_rmhmc.chains.messages import in_words
+from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.dynamics.delayed_rejection import accepts_retry
 from pymc_rmhmc.errors import PriorFailure, RMHMCError, counted, listed, wrapped
 from pymc_rmhmc.model.predictions import Predictions

@@ -17,9 +17,9 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
-from pymc_rmhmc.latent.prior import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget, rounded
 from pymc_rmhmc.linalg.products import LARGE
 from pymc_rmhmc.model.forms.joint_model import read_joint

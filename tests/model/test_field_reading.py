@@ -18,7 +18,7 @@ from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.model.field.affinity import FieldGraphs
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
 from pymc_rmhmc.model.field.field_or_other import as_field, field_asked_for
-from pymc_rmhmc.model.field.probing import NotSparse, colours_of, find_pattern
+from pymc_rmhmc.model.field.maps import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.field.residuals import has_residuals
 from pymc_rmhmc.model.graph.graphs import by_python, value_inputs
 from tests.model.conftest import exact_log_density

@@ -3172,7 +3172,7 @@ FIELD = [
     Mutant(
         "potential-straight-at-any-rate",
         "a potential that is quadratic in part alone is sampled as if it were Gaussian, or refused",
-        "quadratic_potentials._weights",
+        "residuals._weights",
         "(np.abs(slope + weight * value) <= size).all()",
         "np.isfinite(slope).all()",
         "model/test_quadratic_potentials.py::test_what_is_quadratic_in_part_is_read_as_a_likelihood[partly]",
@@ -3180,7 +3180,7 @@ FIELD = [
     Mutant(
         "potential-of-any-weight",
         "squares that grow are rows of a field: there is no density where their weight is negative, and no word of it",
-        "quadratic_potentials.residuals_of_squares",
+        "residuals.residuals_of_squares",
         "if any((each < 0.0).any() for each in found):",
         "if any(np.isnan(each).any() for each in found):",
         "model/test_quadratic_potentials.py::test_squares_that_may_grow_are_refused_by_name",
@@ -3188,7 +3188,7 @@ FIELD = [
     Mutant(
         "potential-without-its-rest",
         "what a potential has besides squares is no part of the density of hyperparameters, or the field is refused",
-        "quadratic_potentials.residuals_of_squares",
+        "residuals.residuals_of_squares",
         "at(0.0, [density])[0]",
         "at(1.0, [density])[0]",
         "model/test_quadratic_potentials.py::test_the_density_of_a_field_with_squares_is_the_models[a scale]",

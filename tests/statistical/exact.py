@@ -17,7 +17,7 @@ from pymc_rmhmc.dynamics.hamiltonian import (
 from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget
 from pymc_rmhmc.metrics import LatentField
 from tests.statistical.ranks import Looks

@@ -15,8 +15,7 @@ from pymc_rmhmc.evidence.evidence_references import start_of_whole, whole_refere
 from pymc_rmhmc.evidence.methods.annealing import adaptive_ladder, annealed_evidence, flat_particles
 from pymc_rmhmc.evidence.methods.bridge import BRIDGE, HEAVY_BRIDGE, AdaptiveBridge
 from pymc_rmhmc.evidence.methods.estimate import Progress
-from pymc_rmhmc.evidence.methods.importance import importance_evidence
-from pymc_rmhmc.evidence.methods.tails import with_fitting_tails
+from pymc_rmhmc.evidence.methods.importance import importance_evidence, with_fitting_tails
 from pymc_rmhmc.evidence.methods.tempering import Tempering
 from tests.steps.test_log_evidence import eight_schools, regression
 from tests.unit.evidence_toys import NormalBlock

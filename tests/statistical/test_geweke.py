@@ -14,7 +14,7 @@ import pytest
 from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitting
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel, registered_likelihoods
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood

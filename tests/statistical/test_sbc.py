@@ -23,7 +23,7 @@ from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, RotationSplitti
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.model.likelihoods import LikelihoodKernel
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood

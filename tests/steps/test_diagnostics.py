@@ -11,7 +11,7 @@ import pymc as pm
 import pytest
 
 from pymc_rmhmc import RMHMC, SoftAbsMetric, compare, plot_compare, summarize_failures
-from pymc_rmhmc.chains.messages import stood_still
+from pymc_rmhmc.chains.judgement import stood_still
 from pymc_rmhmc.diagnostics.failures import ADVICE, failure_advice
 from pymc_rmhmc.diagnostics.result_statistics import four_digits, statistic
 from pymc_rmhmc.errors import ConfigurationError, DataError, Failure

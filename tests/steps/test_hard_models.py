@@ -15,8 +15,7 @@ import pytest
 from pymc_rmhmc import RMHMC, FlatMetric, register_likelihood, summarize_failures
 from pymc_rmhmc.approximation import SiteFit
 from pymc_rmhmc.chains import judgement
-from pymc_rmhmc.chains.judgement import JUDGEMENT
-from pymc_rmhmc.chains.messages import part_of_path
+from pymc_rmhmc.chains.judgement import JUDGEMENT, part_of_path
 from pymc_rmhmc.errors import CovarianceError, DataError, Failure, SamplingError
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization

@@ -24,9 +24,8 @@ from pymc_rmhmc.errors import (
     EvidenceError,
     UnsupportedModelError,
 )
-from pymc_rmhmc.evidence.evidence_checks import check_proper, convention_in_words, omitted_constants
 from pymc_rmhmc.evidence.evidence_methods import _merged, halves
-from pymc_rmhmc.evidence.evidence_models import read_model
+from pymc_rmhmc.evidence.evidence_models import check_proper, convention_in_words, omitted_constants, read_model
 from pymc_rmhmc.evidence.methods.estimate import Estimate
 from pymc_rmhmc.evidence.parallel_tempering import read_tempered_model
 from tests.steps.conftest import draw, poisson_model

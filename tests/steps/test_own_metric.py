@@ -11,7 +11,7 @@ from pymc_rmhmc import RMHMC, DenseField, ImplicitMidpoint
 from pymc_rmhmc.dynamics.hamiltonian import RiemannianState
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.charts import SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import N, draw, poisson_model

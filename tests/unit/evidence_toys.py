@@ -6,8 +6,7 @@ import numpy as np
 from scipy.stats import multivariate_normal
 
 from pymc_rmhmc.chains.reference import LatentReference, ResidualReference
-from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior, GaussianSites, SiteChart
 from tests.unit.toys import centred_prior, kernel, narrow_prior
 
 

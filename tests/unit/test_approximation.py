@@ -13,9 +13,9 @@ from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
 from pymc_rmhmc.approximation.newton import Latents
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.charts.site import FactorizedPrior, Predictor
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.joint_target import JointTarget
-from pymc_rmhmc.latent.prior import FactorizedPrior, Predictor
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 from pymc_rmhmc.latent.target import LatentTarget
 from tests.unit.toys import PRIORS, Logit, Poisson, ToyComponent, ToyPrior, kernel, problem

@@ -131,7 +131,7 @@ def test_usps_known_values():
     """Laplace's log evidence of the digits, -111.001 (Rasmussen and Williams' approximation)."""
     from pymc_rmhmc.approximation import find_mode, laplace_sites
     from pymc_rmhmc.latent.charts import SiteChart
-    from pymc_rmhmc.latent.prior import FactorizedPrior
+    from pymc_rmhmc.latent.charts.site import FactorizedPrior
     from pymc_rmhmc.model import compile_model, read_structure
 
     problem = usps()

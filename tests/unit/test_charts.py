@@ -8,7 +8,7 @@ import pytest
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from tests.unit.toys import PRIORS, ToyComponent, ToyPrior, centred_prior, dense_log_posterior, problem
 

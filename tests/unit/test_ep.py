@@ -12,7 +12,7 @@ from pymc_rmhmc.approximation.ep import correction_of, fit_ep, second_order_corr
 from pymc_rmhmc.approximation.tilted import tilted_moments
 from pymc_rmhmc.errors import UnsupportedLikelihoodError
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel, registered_likelihoods
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
 from tests.model.test_likelihoods import ROWS

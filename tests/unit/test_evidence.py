@@ -10,7 +10,7 @@ from scipy import stats
 
 from pymc_rmhmc.chains.reference import ResidualReference
 from pymc_rmhmc.errors import EvidenceError, Failure
-from pymc_rmhmc.evidence.annealing_options import Annealing
+from pymc_rmhmc.evidence.evidence_methods import Annealing
 from pymc_rmhmc.evidence.methods.annealing import (
     FlatParticles,
     adaptive_ladder,
@@ -27,9 +27,15 @@ from pymc_rmhmc.evidence.methods.estimate import (
     pareto_k,
     weight_ess,
 )
-from pymc_rmhmc.evidence.methods.importance import importance_evidence, laplace_evidence
+from pymc_rmhmc.evidence.methods.importance import (
+    TailedReference,
+    importance_evidence,
+    laplace_evidence,
+    measured_tails,
+    power_tails,
+    with_fitting_tails,
+)
 from pymc_rmhmc.evidence.methods.path_estimates import jackknife, log_ratios
-from pymc_rmhmc.evidence.methods.tails import TailedReference, measured_tails, power_tails, with_fitting_tails
 from tests.unit.evidence_toys import NormalBlock, exact_line
 
 RNG = np.random.default_rng

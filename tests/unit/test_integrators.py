@@ -22,7 +22,7 @@ from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget
 from pymc_rmhmc.metrics import LatentField
 from tests.unit.toys import Logit, ToyPrior, coarse_gram, narrow_prior, problem

@@ -12,7 +12,7 @@ from pymc_rmhmc.dynamics.integrators import GeneralizedLeapfrog, ImplicitMidpoin
 from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.latent.charts import SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from pymc_rmhmc.metrics import (
     DenseField,

@@ -19,7 +19,7 @@ from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.evidence.methods.annealing import LatentBridge
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from pymc_rmhmc.metrics import FisherMetric, FlatMetric, HessianMetric, LatentField
 from tests.unit.toys import LIKELIHOODS, PRIORS, Poisson, ToyComponent, ToyPrior, kernel, problem, whole_likelihood

@@ -13,9 +13,12 @@ from pymc_rmhmc.chains.judgement import (
     MOST_WATCHED,
     Movement,
     cut_path,
+    hardly_moved,
+    never_moved,
+    sites_kept,
     slowness,
+    stood_still,
 )
-from pymc_rmhmc.chains.messages import hardly_moved, never_moved, sites_kept, stood_still
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 

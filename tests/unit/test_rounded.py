@@ -8,7 +8,7 @@ import pytest
 from pymc_rmhmc.dynamics.hamiltonian import SiteHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.latent import target as rounded_module
 from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget, rounded
 from pymc_rmhmc.metrics import FlatMetric
 from tests.unit.toys import PRIORS, Logit, ToyComponent, ToyPrior, kernel

@@ -14,9 +14,8 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedCoefficients, StatedDense
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.solvers.latent_space import LatentSpace
+from pymc_rmhmc.latent.solvers.latent_space import LatentSpace, MovingWeights, StandingWeights
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
-from pymc_rmhmc.latent.solvers.weighted_design import MovingWeights, StandingWeights
 from tests.unit.placing import Placing
 from tests.unit.test_diagonal_chart import differences
 from tests.unit.toys import kernel

@@ -13,7 +13,7 @@ from pymc_rmhmc.dynamics.solvers import AndersonSolver
 from pymc_rmhmc.errors import ConfigurationError, Failure
 from pymc_rmhmc.kernels.trajectories import FixedSteps, JitteredPath, transition
 from pymc_rmhmc.latent.charts import SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.latent.target import LatentTarget
 from pymc_rmhmc.tuning.adaptation import DualAveraging, search_step_size
 from tests.unit.toys import problem

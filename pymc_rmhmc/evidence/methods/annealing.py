@@ -39,8 +39,7 @@ from pymc_rmhmc.evidence.methods.estimate import (
 )
 from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.walkers import Walkers
-from pymc_rmhmc.latent.charts.site import GaussianSites, SiteChart
-from pymc_rmhmc.latent.prior import FactorizedPrior
+from pymc_rmhmc.latent.charts.site import FactorizedPrior, GaussianSites, SiteChart
 from pymc_rmhmc.latent.target import LatentTarget, Likelihood
 
 __all__ = [

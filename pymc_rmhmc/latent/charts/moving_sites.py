@@ -10,7 +10,7 @@ a site's information as a share of what it was at a constant θ̂. It is what th
 information for most, and of a Student t the weight that tells outliers from the others, without which outliers would
 pull as hard as the others where the noise is small. I is the mean over two constant η, a standard deviation below and
 above where a site lay: at its mean alone, an observation that lies there would tell too much. Sites of coefficients
-have one power for all, the share of their information together (`pymc_rmhmc.latent.solvers.weighted_design`).
+have one power for all, the share of their information together (`pymc_rmhmc.latent.solvers.latent_space`).
 
 Where the data bound the latent values on one side alone, as classes that can be separated do, the latent values grow
 with their prior's amplitude, and the likelihood's slope and curvature where they lie fall off. Sites of a common

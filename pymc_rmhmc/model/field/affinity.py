@@ -25,8 +25,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.model.field.contrasts import contrasts_of
-from pymc_rmhmc.model.field.quadratic_potentials import residuals_of_squares
-from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of
+from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of, residuals_of_squares
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, inlined, reaches, replaced, value_inputs

@@ -22,10 +22,16 @@ from pymc_rmhmc.errors import ConfigurationError, listed
 from pymc_rmhmc.interfaces.stated import FieldKernel
 from pymc_rmhmc.model.field.affinity import FieldChoice, FieldGraphs, choose_field
 from pymc_rmhmc.model.field.field_block import FieldBlock, PredictorTerms
-from pymc_rmhmc.model.field.maps import N_PATTERNS, AffineExpressions, MovingMaps, points_about, read_maps
-from pymc_rmhmc.model.field.probing import Map, NotSparse
-from pymc_rmhmc.model.field.quadratic_potentials import direction_in_words, open_direction
-from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI
+from pymc_rmhmc.model.field.maps import (
+    N_PATTERNS,
+    AffineExpressions,
+    Map,
+    MovingMaps,
+    NotSparse,
+    points_about,
+    read_maps,
+)
+from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI, direction_in_words, open_direction
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs

@@ -27,7 +27,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_rmhmc.model.field.probing import Map, NotSparse, find_pattern
+from pymc_rmhmc.model.field.maps import Map, NotSparse, find_pattern
 from pymc_rmhmc.model.graph.graphs import replaced
 
 __all__ = ["Walks", "running_sum", "with_walks"]
