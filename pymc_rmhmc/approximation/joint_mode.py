@@ -116,7 +116,7 @@ def _anchored(
     """Return the sites of a θ, which follow the likelihood's parameters where it has some."""
     return [
         moving_sites(block, theta, each, *conditional_of(block, theta, each).marginals())
-        if block.has_moving_sites or block.maps is not None
+        if block.has_moving_sites or _may_tilt(block)
         else each
         for block, each in zip(density.blocks, sites, strict=True)
     ]
@@ -134,12 +134,17 @@ def moving_sites(
     return sites if tilt is None and not block.has_moving_sites else replace(moving, tilt=tilt)
 
 
+def _may_tilt(block: JointBlock) -> bool:
+    """Whether sites may have a tilt: those of fields. Dense blocks, where every θ costs a factor, gain nothing."""
+    return block.maps is not None
+
+
 def _tilt_of(block: JointBlock, theta: Array, moving: MovingSites, nodes: Array) -> SiteTilt | None:
     """Find how the mean of the likelihood's slopes at two η (2, n) grows with its parameters beyond the sites' power.
 
-    None where nothing does, or in dense blocks, which gain nothing by it: there every θ costs a factor.
+    None where nothing does.
     """
-    which = np.flatnonzero(block.likelihood(theta, nodes[0])[2]) if block.maps is not None else np.zeros(0, np.int64)
+    which = np.flatnonzero(block.likelihood(theta, nodes[0])[2]) if _may_tilt(block) else np.zeros(0, np.int64)
     if not which.size:
         return None
     slopes, here = np.zeros((which.size, block.n_sites)), _mean_slope(block, theta, nodes)

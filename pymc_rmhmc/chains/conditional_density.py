@@ -240,21 +240,11 @@ class HMCCoordinates[Phase]:
 
 
 class ConditionalDensity[Tuned, Phase](Protocol):
-    """The density of some variables given the others: it makes coordinates, and remembers those of its point.
+    """The density of some variables given the others: it makes coordinates, and remembers those of its point."""
 
-    Attributes
-    ----------
-    name : str
-        For messages.
-    variables : Variables
-        What moves.
-    steps : StepSizeRule
-        How the step size is found.
-    """
-
-    name: str
-    variables: Variables
-    steps: StepSizeRule
+    name: str  # for messages
+    variables: Variables  # what moves
+    steps: StepSizeRule  # how the step size is found
 
     @property
     def adapter(self) -> Adapter[Tuned]:

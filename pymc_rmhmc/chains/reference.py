@@ -28,18 +28,10 @@ LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Reference(ABC):
-    """What estimates need of a model.
+    """What estimates need of a model."""
 
-    Attributes
-    ----------
-    size : int
-        Of z.
-    log_constant : float
-        C.
-    """
-
-    size: int
-    log_constant: float
+    size: int  # of z
+    log_constant: float  # C
 
     @abstractmethod
     def walkers(self, count: int, rng: np.random.Generator) -> Walkers:

@@ -27,17 +27,11 @@ FAR_OUT, LEAST_PULL = 2.0, 1e-8
 
 
 class VariableChart(Protocol):
-    """The chart of one variable's elements.
+    """The chart of one variable's elements."""
 
-    Attributes
-    ----------
-    places : (m,) int array
-        Where the elements are among all values.
-    n_moments, n_constants : int
-        How many numbers tell the prior's location and scale, and how many the chart has to be given.
-    """
-
-    places: NDArray[np.int64]
+    places: NDArray[np.int64]  # (m,): where the elements are among all values
+    # `n_moments`, `n_constants`: how many numbers tell the prior's location and scale, and how many the chart has to be
+    # given.
     n_moments: int
     n_constants: int
 

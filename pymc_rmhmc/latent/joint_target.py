@@ -26,7 +26,7 @@ from pymc_rmhmc.latent.charts.marginal import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import RaisedSites
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
-from pymc_rmhmc.latent.latent_blocks import Sites, conditional_from, n_noise, prior_of, sites_at
+from pymc_rmhmc.latent.latent_blocks import Sites, conditional_from, n_noise, outlasts_theta, prior_of, sites_at
 from pymc_rmhmc.latent.rotation import CompiledSites
 from pymc_rmhmc.linalg.compiled.native import NativeLikelihood, native_likelihood
 
@@ -179,13 +179,7 @@ class JointTarget:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
             raise
-        if block.maps is not None:
-            serves_again = True
-        elif block.design_shape is None:
-            serves_again = block.fixed_covariance
-        else:  # of a design that moves no more than where it is not 0, and by that alone the form is chosen
-            serves_again = not (block.is_sum and block.has_moving_design)
-        if serves_again:
+        if outlasts_theta(block):
             self._made.setdefault(which, made)
         return made
 

@@ -24,7 +24,8 @@ from pymc_rmhmc.latent.solvers.rows import Rows, of_row
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 
 __all__ = [
-    "Sites", "conditional_from", "conditional_of", "n_noise", "prior_of", "sites_at", "theta_requires_refactorization",
+    "Sites", "conditional_from", "conditional_of", "n_noise", "outlasts_theta", "prior_of", "sites_at",
+    "theta_requires_refactorization",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -136,6 +137,16 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
         return block.maps.n_dense > MOST_CHEAP_DENSE or structure_of(block.maps).is_expensive
     has_factor = block.is_sum or block.design_shape is None
     return has_factor and (not block.fixed_covariance or block.has_moving_sites)
+
+
+def outlasts_theta(block: JointBlock) -> bool:
+    """Whether parts of a block's conditional at one θ serve at another."""
+    if block.maps is not None:
+        return True
+    if block.design_shape is None:
+        return block.fixed_covariance
+    # Of a design that moves no more than where it is not 0, and by that alone the form is chosen.
+    return not (block.is_sum and block.has_moving_design)
 
 
 def n_noise(block: JointBlock) -> int:

@@ -25,18 +25,10 @@ type Design = Array | sparse.csr_array
 
 
 class Root(ABC):
-    """L of a prior, and the model's variable of a y.
+    """L of a prior, and the model's variable of a y."""
 
-    Attributes
-    ----------
-    size : int
-        k, the number of latent values.
-    location : (k,) array or float
-        The model's variable where y is 0.
-    """
-
-    size: int
-    location: Array | float = 0.0
+    size: int  # k, the number of latent values
+    location: Array | float = 0.0  # (k,): the model's variable where y is 0
 
     @abstractmethod
     def draw(self, whitened: Array) -> Array:
@@ -83,15 +75,9 @@ class Root(ABC):
 
 
 class Operator(Root):
-    """The prior of one latent vector: its L, and the derivative by what L is made of.
+    """The prior of one latent vector: its L, and the derivative by what L is made of."""
 
-    Attributes
-    ----------
-    moves : bool
-        Whether θ moves what L is made of, so that the derivative by it is wanted.
-    """
-
-    moves: bool = True
+    moves: bool = True  # whether θ moves what L is made of, so that the derivative by it is wanted
 
     def matrix(self) -> Array:
         """Return L, (k, k)."""

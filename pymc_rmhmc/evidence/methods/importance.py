@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg, optimize, sparse, special
+from scipy import optimize, sparse, special
+from scipy.sparse.linalg import spsolve_triangular
 
 from pymc_rmhmc.chains.reference import Reference, ResidualReference
 from pymc_rmhmc.dynamics.hamiltonian import Density, DensityPoint
@@ -203,7 +204,7 @@ class TailedDensity:
 
     def to_u(self, z: Array) -> Array:
         """Return u of z."""
-        s = linalg.solve_triangular(self.factor.toarray(), z - self.centre, lower=True)
+        s = spsolve_triangular(self.factor, z - self.centre, lower=True)
         h = self._h(s)
         heavy = h > 0.0
         found = s.copy()

@@ -46,24 +46,12 @@ type Array = NDArray[np.float64]
 
 
 class Weights(Protocol):
-    """A and w̄ at one θ.
+    """A and w̄ at one θ."""
 
-    Attributes
-    ----------
-    products : Products
-        With A.
-    gram : (k, k) array
-        M, in Fortran order.
-    n_noise : int
-        The number of F's columns.
-    by_multiple : bool
-        Whether all w̄ move by one multiple.
-    """
-
-    products: Products
-    gram: Array
-    n_noise: int
-    by_multiple: bool
+    products: Products  # with A
+    gram: Array  # (k, k): M, in Fortran order
+    n_noise: int  # the number of F's columns
+    by_multiple: bool  # whether all w̄ move by one multiple
 
     def at(self, sites: GaussianSites) -> Weights:
         """Return those of the same A and other sites."""

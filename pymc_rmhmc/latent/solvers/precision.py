@@ -133,14 +133,12 @@ class PrecisionSpace:
 
     Attributes
     ----------
-    structure : FieldStructure
-        What it has at every θ.
     constants : array
         What products of numbers are multiplied by in P.
     """
 
     weighted = None
-    structure: FieldStructure
+    structure: FieldStructure  # what it has at every θ
 
     def __init__(self, stated: StatedField, sites: GaussianSites, like: PrecisionSpace | None = None) -> None:
         self._stated, self._sites = stated, sites

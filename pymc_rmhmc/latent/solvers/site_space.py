@@ -117,15 +117,10 @@ class SiteSpace:
         Whether the derivative by every A is wanted.
     covariances : sequence of (k, k) array or None, optional
         Every ``L Lᵀ`` in Fortran order, where it is at hand.
-
-    Attributes
-    ----------
-    weighted : tuple of three arrays
-        Q, B's factor and the roots, as compiled code has them.
     """
 
     log_evidence: float
-    weighted: tuple[Array, Array, Array]
+    weighted: tuple[Array, Array, Array]  # Q, B's factor and the roots, as compiled code has them
     _covariance: Array
 
     def __init__(

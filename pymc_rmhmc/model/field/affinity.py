@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pymc.distributions.continuous import FlatRV
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.elemwise import DimShuffle
@@ -28,7 +27,9 @@ from pymc_rmhmc.model.field.contrasts import contrasts_of
 from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals_of, residuals_of_squares
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
-from pymc_rmhmc.model.graph.graphs import Evaluator, by_python, core_op, inlined, reaches, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import (
+    Evaluator, by_python, core_op, inlined, is_flat, reaches, replaced, value_inputs,
+)  # fmt: skip
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -413,7 +414,7 @@ class _Search:
             others = [*observation.parameters.values(), *([] if observation.offset is None else [observation.offset])]
             if eta in seen.affine and not any(graphs.bits.get(each, 0) & mask for each in others):
                 return replace(observation, shapes=(graphs.probe.shapes[eta],))
-        flat = graphs.bits_of([v for v in graphs.free if isinstance(core_op(v), FlatRV)])
+        flat = graphs.bits_of([v for v in graphs.free if is_flat(v)])
         if variable in graphs.model.potentials and graphs.reads(observation.log_density) & mask & flat:
             # Sites would be all that it has for a prior, and they know nothing of products.
             return f"the potential {variable.name} is no sum of squares"

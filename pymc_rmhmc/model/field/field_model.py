@@ -12,7 +12,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.distributions.continuous import FlatRV
 from pytensor.compile import Function
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.traversal import ancestors
@@ -34,7 +33,7 @@ from pymc_rmhmc.model.field.maps import (
 from pymc_rmhmc.model.field.residuals import HALF_LOG_2PI, direction_in_words, open_direction
 from pymc_rmhmc.model.field.running_sum import with_walks
 from pymc_rmhmc.model.forms.joint_model import JointModel
-from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, replaced, value_inputs
+from pymc_rmhmc.model.graph.graphs import NoValueThere, by_python, evaluated_there, is_flat, replaced, value_inputs
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined, taken
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.observed.observed_terms import gradient_by
@@ -343,7 +342,7 @@ def _has_flat_prior(model: pm.Model, variable: TensorVariable) -> bool:
     """Check whether a variable's distribution is Flat, or begins with a Flat one."""
     others = set(model.basic_RVs) - {variable}
     made_of = set(ancestors([variable], blockers=others)) - others
-    return any(each.owner is not None and isinstance(each.owner.op, FlatRV) for each in made_of)
+    return any(map(is_flat, made_of))
 
 
 def plan_field(model: pm.Model, point: Point, wanted: Sequence[TensorVariable] | None = None) -> FieldPlan | str:

@@ -97,10 +97,9 @@ class PackedModel:
         The names of these variables in the model.
     terms : DensityTerms
         The log density term by term, for errors.
-    functions : tuple of GraphFunction
-        All that are bound to the variables that other steps move, and to shared data.
     """
 
+    # All that are bound to the variables that other steps move, and to shared data.
     functions: tuple[GraphFunction, ...]
 
     def __init__(self, model: pm.Model, variables: Sequence[TensorVariable], point: Point) -> None:

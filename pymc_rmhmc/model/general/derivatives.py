@@ -45,21 +45,11 @@ NO_VECTORS = np.empty((0, 0))
 
 
 class ValueModel(PackedModel):
-    """Some continuous free variables of a model as one vector of their values x, with a matrix at every x.
+    """Some continuous free variables of a model as one vector of their values x, with a matrix at every x."""
 
-    Attributes
-    ----------
-    evaluate : GraphFunction
-        ``(x, ...) -> (log density, gradient (d,), matrix)``.
-    pull : GraphFunction
-        ``(x, ..., bar) -> (Σ bar ∘ ∂matrix/∂x,)``, (d,), with a bar of the matrix's shape.
-    along : GraphFunction or None
-        Where the matrix is a metric G, ``(x, u) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``.
-    """
-
-    evaluate: GraphFunction
-    pull: GraphFunction
-    along: GraphFunction | None = None
+    evaluate: GraphFunction  # ``(x, ...) -> (log density, gradient (d,), matrix)``
+    pull: GraphFunction  # ``(x, ..., bar) -> (Σ bar ∘ ∂matrix/∂x,)``, (d,), with a bar of the matrix's shape
+    along: GraphFunction | None = None  # where the matrix is a metric G, ``(x, u) -> (G u, -½ uᵀ(∂G/∂xᵢ)u)``
 
     def check_derivative(self, point: Point, *given: Array) -> None:
         """Compare the derivative of the matrix with differences, along a random direction; raise if they differ.

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV
 from pytensor.compile import Function
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
@@ -27,9 +28,9 @@ from pytensor.xtensor.type import XTensorType
 
 __all__ = [
     "LINEAR_OPERATIONS", "NO_DERIVATIVE", "WITHOUT_TRACES", "Evaluator", "NoValueThere", "as_value", "bad_constants",
-    "by_python", "constant_arrays", "core_op", "evaluated_there", "first_line", "formula_of", "inlined", "is_of_dims",
-    "is_standard_normal", "no_derivative_in_words", "operation_name", "points_elsewhere", "reaches", "reaches_by_value",
-    "readers_of", "replaced", "shared_inputs", "substitute", "value_inputs",
+    "by_python", "constant_arrays", "core_op", "evaluated_there", "first_line", "formula_of", "inlined", "is_flat",
+    "is_of_dims", "is_standard_normal", "no_derivative_in_words", "operation_name", "points_elsewhere", "reaches",
+    "reaches_by_value", "readers_of", "replaced", "shared_inputs", "substitute", "value_inputs",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
@@ -75,6 +76,11 @@ def core_op(variable: Variable) -> Op | None:
     if variable.owner is None:
         return None
     return getattr(variable.owner.op, "core_op", variable.owner.op)
+
+
+def is_flat(variable: Variable) -> bool:
+    """Return whether a variable's own distribution is Flat; one that begins with a Flat one is made of such."""
+    return isinstance(core_op(variable), FlatRV)
 
 
 def operation_name(variable: Variable) -> str:
