@@ -189,7 +189,7 @@ def test_functions_are_compiled_in_the_rooms_that_say_so():
 
 
 # Counts of `tools/house.py` that may only fall. Who lowers one writes the new number here.
-AT_MOST = {"Any": 228, "isinstance": 0, "changed": 0, "names": 0, "short": 0, "words": 147}
+AT_MOST = {"Any": 227, "isinstance": 0, "changed": 0, "names": 0, "short": 0, "words": 147}
 # Two files of its name, and a row in two tables.
 FILES_OF_A_FORM = {"coefficients": 4, "dense": 4, "kronecker": 4}
 

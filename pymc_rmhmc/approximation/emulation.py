@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special, stats
 
-from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.errors import PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointDensity
 from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.charts.marginal import fit_marginals
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import theta_requires_refactorization

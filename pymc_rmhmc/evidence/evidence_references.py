@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation import find_mode, laplace_sites
 from pymc_rmhmc.approximation.ep import fit_ep, second_order_correction
-from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.approximation.newton import Mode
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.chain import AnyChain
@@ -34,6 +33,7 @@ from pymc_rmhmc.evidence.methods.tempering import Refit
 from pymc_rmhmc.graph_chart.affine_map import diagonal_map
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.charts.marginal import fit_marginals
 from pymc_rmhmc.latent.charts.site import FactorizedPrior
 from pymc_rmhmc.metrics import FlatMetric
 from pymc_rmhmc.sampled.graph import GraphDensity

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pymc_rmhmc.approximation import SiteFit, SiteRegression
 from pymc_rmhmc.approximation.emulation import emulate_marginal
 from pymc_rmhmc.approximation.joint_mode import moving_sites
-from pymc_rmhmc.approximation.marginals import fit_marginals, fit_parameters
 from pymc_rmhmc.approximation.newton import NEAREST_FIRST
 from pymc_rmhmc.approximation.site_fit import ThinnedDraws, follow_trend
 from pymc_rmhmc.errors import ConfigurationError
@@ -26,6 +25,7 @@ from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Outcome
 from pymc_rmhmc.kernels.turns import HYPERPARAMETERS, JOINT, LATENTS
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
+from pymc_rmhmc.latent.charts.marginal import fit_marginals, fit_parameters
 from pymc_rmhmc.latent.charts.site import SitePolicy
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget

@@ -9,10 +9,10 @@ from scipy.stats import kurtosis, skew
 
 from pymc_rmhmc.approximation import SiteRegression, find_mode, laplace_sites, prior_expected_sites
 from pymc_rmhmc.approximation.joint_mode import _curvature, approximate_jointly, variational_sites_at
-from pymc_rmhmc.approximation.marginals import _deviance, fit_marginals
 from pymc_rmhmc.approximation.newton import Latents
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
+from pymc_rmhmc.latent.charts.marginal import _deviance, fit_marginals
 from pymc_rmhmc.latent.charts.site import FactorizedPrior, Predictor
 from pymc_rmhmc.latent.forms import operator_of
 from pymc_rmhmc.latent.joint_target import JointTarget

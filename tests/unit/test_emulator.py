@@ -13,13 +13,13 @@ from scipy.stats import gamma, multivariate_normal, multivariate_t, norm
 
 from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.approximation.emulation import emulate_marginal, interpolate, on_a_floor
-from pymc_rmhmc.approximation.marginals import fit_marginals
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.interfaces.stated import StatedDense, StatedPrior
 from pymc_rmhmc.kernels.trajectories import transition
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
+from pymc_rmhmc.latent.charts.marginal import fit_marginals
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta

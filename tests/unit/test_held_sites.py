@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 from scipy.special import digamma, gammaln
 
-from pymc_rmhmc.approximation.marginals import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts import MarginalChart
+from pymc_rmhmc.latent.charts.marginal import FEWEST_DRAWS, LEAST_PRECISION, fit_parameters
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents

@@ -19,11 +19,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize
 
 from pymc_rmhmc.linalg.cholesky import solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
-__all__ = ["MarginalChart", "PlacedHyperparameters", "place_hyperparameters", "sinh_arcsinh_inverse"]
+__all__ = [
+    "MarginalChart", "PlacedHyperparameters", "fit_marginals", "fit_parameters", "place_hyperparameters",
+    "sinh_arcsinh_inverse",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -96,3 +100,88 @@ class MarginalChart(NamedTuple):
         """ϑ of θ."""
         y = sinh_arcsinh_inverse((theta - self.location) / self.spread, self.skewness, self.tail)
         return solve_lower(self.factor, y - self.centre) if y.size else y
+
+
+# ---------------------------------------------------- the chart that fits draws
+
+# Charts of hyperparameters and of the likelihoods' own parameters, fitted to draws in tuning.
+
+
+# A correlation of 0 counts as so many draws for a parameter, and some besides.
+PRIOR_DRAWS = 5.0
+# Skewness and the logarithm of the tail weight are N(0, 1/PENALTY) and not beyond the bound: draws are few, and
+# they come one from another.
+PENALTY = 10.0
+BOUND = 1.0
+# Fewer draws say little of a precision.
+FEWEST_DRAWS = 40
+# What a parameter that the data say nothing of has at least, on its unconstrained scale.
+LEAST_PRECISION = 0.1
+
+
+def fit_marginals(draws: Array) -> MarginalChart | None:
+    """Fit the chart in which draws of θ (N, d) look most like standard normals.
+
+    Each parameter's map by maximum likelihood, and then the covariance of what they make of the draws. None with fewer
+    than two draws, or where a parameter did not move.
+    """
+    count, size = draws.shape
+    if count < 2 or not size or not (np.ptp(draws, axis=0) > 0.0).all():
+        return None
+    middle, width = draws.mean(axis=0), draws.std(axis=0)
+    scaled = (draws - middle) / width
+    start = np.zeros((4, size))
+    bounds = [(-BOUND, BOUND)] * (4 * size)
+    fitted = optimize.minimize(_deviance, start.ravel(), (scaled,), "L-BFGS-B", jac=True, bounds=bounds).x
+    location, log_spread, skewness, log_tail = fitted.reshape(4, size)
+    spread, tail = np.exp(log_spread), np.exp(log_tail)
+    y = sinh_arcsinh_inverse((scaled - location) / spread, skewness, tail)
+    weight = count / (count + PRIOR_DRAWS + size)
+    covariance = np.atleast_2d(np.cov(y.T))
+    variances = np.diag(covariance)
+    covariance = weight * covariance + (1.0 - weight) * np.diag(variances)
+    factor = np.linalg.cholesky(covariance)
+    return MarginalChart(y.mean(axis=0), factor, middle + width * location, width * spread, skewness, tail)
+
+
+def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:
+    """Return minus the penalised log likelihood of every parameter's map, and its gradient.
+
+    With ``x = (t - location)/spread``, ``a = asinh x``, ``w = tail a - skewness``, the density of t is that of a
+    standard normal at ``sinh w`` times ``cosh(w) tail / (spread sqrt(1 + x²))``.
+    """
+    location, log_spread, skewness, log_tail = flat.reshape(4, -1)
+    spread, tail = np.exp(log_spread), np.exp(log_tail)
+    x = (scaled - location) / spread
+    angle, root = np.arcsinh(x), np.sqrt(1.0 + x * x)
+    w = tail * angle - skewness
+    y = np.sinh(w)
+    value = np.logaddexp(w, -w) + log_tail - log_spread - np.log(root) - 0.5 * y * y
+    by_w = np.tanh(w) - y * np.cosh(w)
+    by_x = by_w * tail / root - x / root**2
+    gradient = np.stack([
+        (-by_x / spread).sum(axis=0),
+        (-by_x * x - 1.0).sum(axis=0),
+        -by_w.sum(axis=0) - PENALTY * skewness,
+        (by_w * tail * angle + 1.0).sum(axis=0) - PENALTY * log_tail,
+    ])
+    penalty = 0.5 * PENALTY * (skewness @ skewness + log_tail @ log_tail)
+    return float(penalty - value.sum()), -gradient.ravel()
+
+
+def fit_parameters(values: Array, scores: Array) -> MarginalChart | None:
+    """Fit a linear chart in which the parameters given the latent values have about unit variance.
+
+    Over the posterior the mean of ``s sᵀ`` is that of minus the second derivative of the log density that s is the
+    gradient of: the mean precision of the parameters given the latent values, where their draws have the precision that
+    is left when nothing is given. Scores (N, k) are such gradients at draws of the parameters (N, k). There is no chart
+    where the draws are too few, or the scores not finite or too large for a factor.
+    """
+    if len(scores) < FEWEST_DRAWS or not np.isfinite(scores).all():
+        return None
+    precision = scores.T @ scores / len(scores) + LEAST_PRECISION * np.eye(scores.shape[1])
+    try:
+        factor = np.linalg.cholesky(np.linalg.inv(precision))
+    except np.linalg.LinAlgError:
+        return None
+    return MarginalChart.linear(values.mean(axis=0), factor) if np.isfinite(factor).all() else None
