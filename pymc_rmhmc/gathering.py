@@ -71,20 +71,13 @@ def gather[R](
     Results are taken as they come. No piece that finished runs again. A piece whose worker died runs again with the
     same arguments, and the other pieces go on meanwhile.
 
-    Parameters
-    ----------
-    executor : concurrent.futures.Executor or callable
-        An executor, which is left open; or a function without arguments that makes one. The latter is called again
-        when an executor takes no more work, and what it made is shut down at the end.
-    function, arguments
-        A function that pickle finds by its name, as do workers; and the arguments of each piece. A random seed belongs
-        here: a piece that runs again then gives the same result.
-    attempts : int, default 3
-        How often a piece may run. Only deaths of workers count.
-    on_finished : callable, optional
-        Called with a piece's number and result when it has finished, in this thread.
-    noun : str
-        What a piece is, for messages.
+    `executor`: an executor, which is left open; or a function without arguments that makes one. The latter is called
+      again when an executor takes no more work, and what it made is shut down at the end.
+    `function`, `arguments`: a function that pickle finds by its name, as do workers; and the arguments of each piece. A
+      random seed belongs here: a piece that runs again then gives the same result.
+    `attempts`: how often a piece may run. Only deaths of workers count.
+    `on_finished`: called with a piece's number and result when it has finished, in this thread.
+    `noun`: what a piece is, for messages.
 
     Raises
     ------

@@ -135,7 +135,7 @@ def moving_sites(
 
 
 def _may_tilt(block: JointBlock) -> bool:
-    """Whether sites may have a tilt: those of fields. Dense blocks, where every θ costs a factor, gain nothing."""
+    """Return whether sites may have a tilt: in dense blocks, where every θ costs a factor, they gain nothing by it."""
     return block.maps is not None
 
 

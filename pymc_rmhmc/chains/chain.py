@@ -142,10 +142,7 @@ class Chain[Tuned, Phase]:
 
         Raises a `PriorFailure` or `RMHMCError` if nothing can be computed at the point.
 
-        Returns
-        -------
-        bool
-            Whether there is a density with a gradient at the point; the rest is not called without.
+        `bool`: whether there is a density with a gradient at the point; the rest is not called without.
         """
         self.density.bind(point)
         values = self.density.variables.read(point)
@@ -421,14 +418,9 @@ class Chain[Tuned, Phase]:
     def learn_from(self, draws: Iterable[Array], point: Point, rng: np.random.Generator) -> None:
         """Fit what tuning fits to draws that something else has made; those without a density are left out.
 
-        Parameters
-        ----------
-        draws : iterable of (k,) arrays
-            The chain's values.
-        point : dict
-            The model's other values.
-        rng : numpy.random.Generator
-            For the start and the fit.
+        `draws` of (k,): the chain's values.
+        `point`: the model's other values.
+        `rng`: for the start and the fit.
         """
         state = self.state
         for values in draws:

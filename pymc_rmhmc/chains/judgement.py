@@ -120,14 +120,9 @@ def sites_kept(name: str, n_dropped: int, n_refits: int, *, is_trusted: bool = T
 def stood_still(name: str, failures: Sequence[Failure], step_size: float | None = None) -> str:
     """Say that tuning ended with draws that are all the same, and why.
 
-    Parameters
-    ----------
-    name : str
-        The variables of the chain.
-    failures : sequence of Failure
-        Of these draws. A cause of fewer than half of them is not named.
-    step_size : float or None
-        The step size that the user gave; None if it is adapted.
+    `name`: the variables of the chain.
+    `failures`: of these draws. A cause of fewer than half of them is not named.
+    `step_size`: the step size that the user gave; None if it is adapted.
     """
     causes = Counter(failure for failure in failures if failure)
     cause, count = causes.most_common(1)[0] if causes else (Failure.NONE, 0)

@@ -38,13 +38,9 @@ def chance(error: float) -> float:
 def accepts_retry(uniform: float, first: float, error: float, back: float) -> bool:
     """Return whether the end of the second path is kept.
 
-    Parameters
-    ----------
-    uniform : float
-        The number that refused the first path: it was not below `first`, and above that it is uniform still.
-    first : float
-        Acceptance of the first path.
-    error, back : float
-        Energy errors of the second path, and of the coarse path back from its end; infinite where one failed.
+    `uniform`: the number that refused the first path: it was not below `first`, and above that it is uniform still.
+    `first`: acceptance of the first path.
+    `error`, `back`: energy errors of the second path, and of the coarse path back from its end; infinite where one
+      failed.
     """
     return back > RETRIED_ABOVE and uniform < first + math.exp(-error) * (1.0 - chance(back))

@@ -78,17 +78,11 @@ def whole_reference(
 
     In heavy tails the chain itself is too rarely.
 
-    Parameters
-    ----------
-    chain : Chain
-        After its tuning.
-    prior : (n, k) array
-        Draws of the model's values from their prior; empty where it has no draws, and then the tails are read from
-        the density itself.
-    posterior : (m, k) array
-        Draws of the posterior, for centre and scales. They need not reach its tails.
-    rng : numpy.random.Generator
-        For draws of the reference.
+    `chain`: after its tuning.
+    `prior` (n, k): draws of the model's values from their prior; empty where it has no draws, and then the tails are
+      read from the density itself.
+    `posterior` (m, k): draws of the posterior, for centre and scales. They need not reach its tails.
+    `rng`: for draws of the reference.
     """
     normal = chain.reference()
     own = normal.own_tails

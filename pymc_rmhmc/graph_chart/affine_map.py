@@ -46,14 +46,9 @@ def map_of_gradient(
     Where a density is steep, at a point that nobody chose, its scale is about ``1/|g|``. Where it is flat, as in units
     of 1e9, the gradient says less, and where it is enormous, as in units of 1e-9, its curvature says more.
 
-    Parameters
-    ----------
-    centre, slope : (d,) array
-        The point, and the gradient of the log density there.
-    along : callable
-        The log density where one coordinate has moved so far from the point.
-    free : (a,) int array
-        Angles, which are no wider than their circle.
+    `centre`, `slope` (d,): the point, and the gradient of the log density there.
+    `along`: the log density where one coordinate has moved so far from the point.
+    `free` (a,) int: angles, which are no wider than their circle.
     """
     spread = np.clip(1.0 / np.maximum(np.abs(slope), FLAT), NARROW, 1.0)
     for i in np.setdiff1d(np.flatnonzero(np.abs(slope) < FLAT), free):
@@ -118,14 +113,10 @@ def fit_flat_map(
     obey ``Σ B Σ = A`` whatever the draws are: few of them tell Σ exactly. The centre is where the mean gradient would
     be 0.
 
-    Parameters
-    ----------
-    positions, slopes : (t, d) array
-        Draws of z and the gradients of their log density. Those that are not finite, or enormous, are left out.
-    dense : (k,) int array
-        The coordinates that share a dense block of S.
-    angles : Angles
-        The coordinates that are free in the map, each within one period. Their centre is their mean.
+    `positions`, `slopes` (t, d): draws of z and the gradients of their log density. Those that are not finite, or
+      enormous, are left out.
+    `dense` (k,) int: the coordinates that share a dense block of S.
+    `angles`: the coordinates that are free in the map, each within one period. Their centre is their mean.
 
     References
     ----------

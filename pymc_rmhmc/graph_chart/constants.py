@@ -38,12 +38,9 @@ class VariableChart(Protocol):
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
         """Fit the constants (n_constants,) to draws.
 
-        Parameters
-        ----------
-        values, scores, own : (t, m) array
-            Draws, the scores that the rest of the model gives at each, and those of the elements' own prior.
-        moments : (t, n_moments) array
-            The prior's location and scale at each.
+        `values`, `scores`, `own` (t, m): draws, the scores that the rest of the model gives at each, and those of the
+          elements' own prior.
+        `moments` (t, n_moments): the prior's location and scale at each.
         """
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
@@ -118,14 +115,9 @@ def _standardised(relative: Array, location: Array, scale: Array, constants: Arr
 def chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> VariableChart:
     """Choose the chart of one variable.
 
-    Parameters
-    ----------
-    places : (m,) int array
-        Where its elements are among all values.
-    n_columns : int
-        How many of them share a covariance; 1 if they are independent.
-    is_noise : bool
-        Whether it is the noise of effects in non-centred form.
+    `places` (m,) int: where its elements are among all values.
+    `n_columns`: how many of them share a covariance; 1 if they are independent.
+    `is_noise`: whether it is the noise of effects in non-centred form.
     """
     if n_columns == 1:
         return NoiseChart(places) if is_noise else ElementwiseChart(places)

@@ -82,18 +82,12 @@ class JointBlock(Protocol):
     def prior_pullback(self, theta: Array, mean_bar: Array, vector_bars: list[Any], design_bar: Any) -> Array:
         """Return the derivative by θ (d,) of a function of the prior.
 
-        Parameters
-        ----------
-        theta : (d,) array
-            θ.
-        mean_bar : (n,) array
-            The derivative by the mean.
-        vector_bars : list
-            By what each vector states: a matrix whose product with a symmetric ``∂K`` is summed, a list of these for
-            the factors of a Kronecker product, or by the spread (k,).
-        design_bar : array, list or None
-            By the matrix that reads all vectors, of a sparse one by its entries where that is given; or a list with
-            that by each vector's matrix; None where these are constant.
+        `theta` (d,): θ.
+        `mean_bar` (n,): the derivative by the mean.
+        `vector_bars`: by what each vector states: a matrix whose product with a symmetric ``∂K`` is summed, a list of
+          these for the factors of a Kronecker product, or by the spread (k,).
+        `design_bar`: by the matrix that reads all vectors, of a sparse one by its entries where that is given; or a
+          list with that by each vector's matrix; None where these are constant.
         """
 
     def likelihood(self, theta: Array, eta: Array) -> tuple[float, Array, Array]:

@@ -198,17 +198,10 @@ class JointTarget:
 
         Raises a `PriorFailure` if a prior cannot be factorised at θ.
 
-        Parameters
-        ----------
-        theta : (d,) array
-            θ.
-        noises : sequence of (2 Σk,) arrays
-            Noise, z.
+        `theta` (d,): θ.
+        `noises` of (2 Σk,): noise, z.
 
-        Returns
-        -------
-        float, (d,) array
-            The value, up to a constant, and its gradient by θ.
+        `float`, `(d`, `) array`: the value, up to a constant, and its gradient by θ.
         """
         value, gradient = 0.0, np.zeros_like(theta)
         for noise in noises:

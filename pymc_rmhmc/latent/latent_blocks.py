@@ -140,7 +140,7 @@ def theta_requires_refactorization(block: JointBlock) -> bool:
 
 
 def outlasts_theta(block: JointBlock) -> bool:
-    """Whether parts of a block's conditional at one θ serve at another."""
+    """Return whether parts of a block's conditional at one θ serve at another."""
     if block.maps is not None:
         return True
     if block.design_shape is None:

@@ -107,16 +107,10 @@ class Operator(Root):
     def unexplained(self, gram: Array, rooted: Callable[[], Array], half: Array, where: slice) -> Array:
         """Return what `pullback` takes of ``M - M L E⁻¹ LᵀM`` where this vector is one of several.
 
-        Parameters
-        ----------
-        gram : (K, K) array
-            M, of all vectors.
-        rooted : callable
-            What gives ``LᵀM``.
-        half : (K, K) array
-            The inverse of E's lower factor.
-        where : slice
-            The places of this vector.
+        `gram` (K, K): M, of all vectors.
+        `rooted`: what gives ``LᵀM``.
+        `half` (K, K): the inverse of E's lower factor.
+        `where`: the places of this vector.
         """
         columns = multiply_lower(half, np.asfortranarray(rooted()[:, where]))
         return np.asarray(gram[where, where] - columns.T @ columns)
@@ -125,12 +119,9 @@ class Operator(Root):
     def pullback(self, covariance_bar: Array, drawn_bar: Array, noise: Array) -> Any:
         """Return the derivative by what L is made of.
 
-        Parameters
-        ----------
-        covariance_bar : array
-            By ``L Lᵀ``, as `restrict` or `contract` leaves it: its product with a symmetric matrix is what counts.
-        drawn_bar, noise : (k,) array
-            By ``L z``, and z.
+        `covariance_bar`: by ``L Lᵀ``, as `restrict` or `contract` leaves it: its product with a symmetric matrix is
+          what counts.
+        `drawn_bar`, `noise` (k,): by ``L z``, and z.
         """
 
     def pullback_of_draw(self, drawn_bar: Array, noise: Array) -> Array | None:

@@ -88,20 +88,12 @@ def advance_rotation(
 ) -> tuple[int, bool, Array, float, Array, float, float, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, then so many rotations with kicks between them, and half a kick.
 
-    Parameters
-    ----------
-    address, theta, rest, shift
-        Of the likelihood.
-    linear, precision, centre : (n,) array
-        The sites, and where they are at z = 0.
-    spread : tuple of arrays
-        For `gram_product`.
-    displacement, drive : (n,) array
-        Of the trajectory's origin: ``T z₀`` and ``T p₀``.
-    force : (2 n,) or (n,) array
-        There: ``(∂ψ/∂η, S ∂ψ/∂η)``, or the second of these alone.
-    n_steps, step_size : int, float
-        Rotations, and the angle of each.
+    `address`, `theta`, `rest`, `shift`: of the likelihood.
+    `linear`, `precision`, `centre` (n,): the sites, and where they are at z = 0.
+    `spread`: for `gram_product`.
+    `displacement`, `drive` (n,): of the trajectory's origin: ``T z₀`` and ``T p₀``.
+    `force` (2 n,) or (n,): there: ``(∂ψ/∂η, S ∂ψ/∂η)``, or the second of these alone.
+    `n_steps`, `step_size`: rotations, and the angle of each.
 
     Returns
     -------

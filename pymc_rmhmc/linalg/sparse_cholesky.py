@@ -140,16 +140,10 @@ def sparse_layout(
 ) -> SparseLayout:  # fmt: skip
     """Find the layout of a symmetric matrix for which factor, solves and inverse are fastest.
 
-    Parameters
-    ----------
-    pattern : sparse matrix of shape (n, n)
-        Entries of either triangle, of whatever value; the diagonal counts as full.
-    kind : int, optional
-        `BAND` or `FRONTS`, to force one.
-    dense_columns : ndarray, optional
-        Columns that nearly every row reads: they go into the border of a band.
-    n_open : int
-        So many last rows, all of them neighbours, are left out of the factor, and remain the last.
+    `pattern` (n, n): entries of either triangle, of whatever value; the diagonal counts as full.
+    `kind`: `BAND` or `FRONTS`, to force one.
+    `dense_columns`: columns that nearly every row reads: they go into the border of a band.
+    `n_open`: so many last rows, all of them neighbours, are left out of the factor, and remain the last.
     """
     given = sp.csr_array(pattern, dtype=float)
     given.data = np.ones(given.nnz)

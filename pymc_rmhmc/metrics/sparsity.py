@@ -206,11 +206,8 @@ class Probes:
     def mismatch(self, products: Products, x: Array, rng: np.random.Generator) -> float:
         """Compare the recovered Hessian with a product with one random vector, in units that suit the Hessian.
 
-        Returns
-        -------
-        float
-            The largest difference of a row, relative to the size of the numbers that add up to it: about 1e-12 if the
-            pattern holds at x, and about 1 if it misses an entry that matters. nan if the Hessian is not finite.
+        `float`: the largest difference of a row, relative to the size of the numbers that add up to it: about 1e-12 if
+          the pattern holds at x, and about 1 if it misses an entry that matters. nan if the Hessian is not finite.
         """
         matrix = self.matrix(self.recover(products(x, self.vectors)))
         units = _units(matrix)

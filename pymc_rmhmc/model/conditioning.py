@@ -36,13 +36,9 @@ def point_of(model: pm.Model, given: object) -> Point:
 
     Raises a `ConfigurationError` if a name is unknown, or values have another shape or are not finite.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    given : mapping of str to array or None
-        Values by the names of free variables, or of their value variables (``sigma_log__``). Names of deterministics
-        are passed over.
+    `model`: the model.
+    `given`: values by the names of free variables, or of their value variables (``sigma_log__``). Names of
+      deterministics are passed over.
     """
     if given is None:
         return model.initial_point()

@@ -138,12 +138,8 @@ def check_shapes(known: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ..
 
     Raises a `DataError` if they have changed; it names other data of the same old length.
 
-    Parameters
-    ----------
-    known, now : dict of str to tuple of int
-        From `shapes_of_data`, when the step was built and now.
-    read : container of str
-        The data that the step reads.
+    `known`, `now`: from `shapes_of_data`, when the step was built and now.
+    `read`: the data that the step reads.
     """
     changed = [name for name, shape in known.items() if name in read and now.get(name, shape) != shape]
     if not changed:
@@ -167,18 +163,11 @@ UNKNOWN_CAUSE = (
 def joint_start_error(model: Any, theta: Array, where: str, names: str, cause: Callable[[], str]) -> RMHMCError | None:
     """Return the error that says what is wrong with a joint model at θ; None where each part has a number.
 
-    Parameters
-    ----------
-    model : JointModel
-        The blocks and the rest of the log density.
-    theta : (d,) array
-        The chain's starting point.
-    where : str
-        The same in words.
-    names : str
-        The variables and potentials whose log densities are the rest.
-    cause : callable
-        Which terms of the model have no number where the chain begins, in words.
+    `model`: the blocks and the rest of the log density.
+    `theta` (d,): the chain's starting point.
+    `where`: the same in words.
+    `names`: the variables and potentials whose log densities are the rest.
+    `cause`: which terms of the model have no number where the chain begins, in words.
     """
     try:
         total, gradient = model.rest(theta)
@@ -236,16 +225,10 @@ def likelihood_error(
 ) -> ConfigurationError | None:
     """Return the error for a likelihood without a number where the latent values are at their prior mean.
 
-    Parameters
-    ----------
-    name : str
-        The latent functions.
-    total, slope : float, (n,) array
-        Its log density and its slope.
-    where : str
-        The hyperparameters in words, empty if there are none.
-    cause : callable
-        Which terms of the model have no number where the chain begins, in words; empty if each has.
+    `name`: the latent functions.
+    `total`, `slope` (n,): its log density and its slope.
+    `where`: the hyperparameters in words, empty if there are none.
+    `cause`: which terms of the model have no number where the chain begins, in words; empty if each has.
     """
     if math.isfinite(total) and np.isfinite(slope).all():
         return None
@@ -262,14 +245,9 @@ def likelihood_error(
 def density_error(terms: Any, sampled: Sequence[str], point: Point) -> ConfigurationError | None:
     """Return the error for a whole model without a density where a chain begins; None if each term has a number.
 
-    Parameters
-    ----------
-    terms : DensityTerms
-        The model's.
-    sampled : sequence of str
-        The names of the variables that move.
-    point : dict
-        Where the chain begins.
+    `terms`: the model's.
+    `sampled`: the names of the variables that move.
+    `point`: where the chain begins.
     """
     said = terms.in_words(point)
     if not said:

@@ -131,14 +131,9 @@ def scattered[Phase](
 ) -> Phase | None:
     """Return a phase near a point, nearer where there is no density; None if there is none at the point itself.
 
-    Parameters
-    ----------
-    stand, failure : callable
-        The phase at coordinates (d,), and why it cannot be used.
-    centre : (d,) array
-        The point's coordinates.
-    rng : numpy.random.Generator
-        For the direction and the distance.
+    `stand`, `failure`: the phase at coordinates (d,), and why it cannot be used.
+    `centre` (d,): the point's coordinates.
+    `rng`: for the direction and the distance.
     """
     width = SCATTER * rng.uniform(-1.0, 1.0, centre.size)
     for nearness in NEARNESS:

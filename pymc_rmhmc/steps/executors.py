@@ -77,19 +77,11 @@ def seeds_of(random_seed: int | None, chains: int) -> list[int]:
 def run_chain(blob: bytes, chain: int, seed: int) -> ChainResult:
     """Sample a chain in a worker.
 
-    Parameters
-    ----------
-    blob : bytes
-        From `pack`.
-    chain : int
-        The chain's number, from 0.
-    seed : int
-        Its seed.
+    `blob`: from `pack`.
+    `chain`: the chain's number, from 0.
+    `seed`: its seed.
 
-    Returns
-    -------
-    ChainResult
-        The draws, as a run of a single chain, and the warnings that were logged.
+    `ChainResult`: the draws, as a run of a single chain, and the warnings that were logged.
     """
     import cloudpickle
 

@@ -80,12 +80,8 @@ def settle(options: Options, auto_metric: str) -> Plan:
     Raises a `ConfigurationError` for anything unknown, out of range, contradictory, or without effect in this
     combination.
 
-    Parameters
-    ----------
-    options : Options
-        As the user gave them.
-    auto_metric : str
-        What ``metric="auto"`` means for the block.
+    `options`: as the user gave them.
+    `auto_metric`: what ``metric="auto"`` means for the block.
     """
     metric = choose_metric(options.metric, auto_metric)
     integrator = choose_integrator(
@@ -126,16 +122,10 @@ def settle(options: Options, auto_metric: str) -> Plan:
 def settle_move(options: Options, move: Trajectory, target_accept: float, sampler: str) -> Plan:
     """Check and fill in the options of a sampler whose draws are single moves, without an integrator.
 
-    Parameters
-    ----------
-    options : Options
-        As the user gave them; the metric is an object.
-    move : Trajectory
-        What makes a draw.
-    target_accept : float
-        The acceptance to reach if the user gives none.
-    sampler : str
-        Its name, for messages.
+    `options`: as the user gave them; the metric is an object.
+    `move`: what makes a draw.
+    `target_accept`: the acceptance to reach if the user gives none.
+    `sampler`: its name, for messages.
 
     Raises
     ------
@@ -329,14 +319,9 @@ def check_point(given: Any, initial: Point, model: pm.Model) -> Point:
 
     Raises a `ConfigurationError` if a name or a value is none of the model's.
 
-    Parameters
-    ----------
-    given : dict
-        As the user gave it.
-    initial : dict
-        The model's own initial point.
-    model : pymc.Model
-        The model, for the names of value variables.
+    `given`: as the user gave it.
+    `initial`: the model's own initial point.
+    `model`: the model, for the names of value variables.
     """
     if not isinstance(given, Mapping):
         raise ConfigurationError(

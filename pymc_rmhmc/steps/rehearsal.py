@@ -41,23 +41,13 @@ def compile_ahead(
 ) -> float:  # fmt: skip
     """Compile what the samplers' chains will call, and say so before and after where there is anything to compile.
 
-    Parameters
-    ----------
-    samplers : sequence of Chain
-        Their states are left as they are.
-    point : dict
-        A point of the model.
-    names : sequence of str
-        The variables that are sampled, for the messages.
-    predictions : Predictions, optional
-        What is drawn after the samplers have moved.
-    sampler_name : str
-        Which step says it.
+    `samplers`: their states are left as they are.
+    `point`: a point of the model.
+    `names`: the variables that are sampled, for the messages.
+    `predictions`: what is drawn after the samplers have moved.
+    `sampler_name`: which step says it.
 
-    Returns
-    -------
-    float
-        The seconds of compiling.
+    `float`: the seconds of compiling.
     """
     said = _Said(sum(each.density.n_functions for each in samplers) + (predictions is not None), names, sampler_name)
     before = COMPILING.seconds

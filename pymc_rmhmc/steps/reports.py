@@ -96,14 +96,9 @@ class FailureCount:
     ) -> SamplerWarning | None:
         """Return the message for the end of a chain; None if all went well.
 
-        Parameters
-        ----------
-        refused : str
-            Where a covariance was last not positive definite.
-        remarks : str
-            Further messages, on causes of slow sampling.
-        step_size : float or None
-            The step size that the user gave; None if it is adapted.
+        `refused`: where a covariance was last not positive definite.
+        `remarks`: further messages, on causes of slow sampling.
+        `step_size`: the step size that the user gave; None if it is adapted.
         """
         advice = failure_advice(self.counts, self.n_draws, step_size)
         level = "info" if advice is None and not remarks else "warn"

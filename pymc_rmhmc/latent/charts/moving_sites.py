@@ -210,16 +210,10 @@ def slope_by_sites(
 ) -> Array:  # pragma: no cover - compiled
     """The gradient of ``ψ(η) + log E`` by each b, and by the logarithm of each w̄, (2, n).
 
-    Parameters
-    ----------
-    precision : (n,) array
-        Of the sites.
-    centre, explained : (n,) array
-        Under the prior times the sites η's mean, and its variance times w̄.
-    pushed : (n,) array
-        That variance, as a matrix, times ``∂ψ/∂η``.
-    site_noise, eta : (n,) array
-        z₂, and where it was placed.
+    `precision` (n,): of the sites.
+    `centre`, `explained` (n,): under the prior times the sites η's mean, and its variance times w̄.
+    `pushed` (n,): that variance, as a matrix, times ``∂ψ/∂η``.
+    `site_noise`, `eta` (n,): z₂, and where it was placed.
     """
     # Of the evidence, of what is placed, and of ψ's own sites.
     found = np.empty((2, eta.size))

@@ -62,12 +62,8 @@ def find_pattern(maps: list[Map], blocks: list[slice]) -> tuple[Indices, Indices
 
     Raises a `NotSparse` if more rows are dense than a few.
 
-    Parameters
-    ----------
-    maps : list of callables
-        The map at several values of what else it depends on: what is 0 at one of them may not be at another.
-    blocks : list of slice
-        Values that are alike, as those of one variable.
+    `maps`: the map at several values of what else it depends on: what is 0 at one of them may not be at another.
+    `blocks`: values that are alike, as those of one variable.
     """
     size = blocks[-1].stop
     zeros = [each(np.zeros(size)) for each in maps]

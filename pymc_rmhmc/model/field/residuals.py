@@ -290,14 +290,9 @@ def residuals_of_squares(
 ) -> Residuals | str | None:
     """Return a log density as residuals; None if it is no sum of squares, and what is wrong if it grows with one.
 
-    Parameters
-    ----------
-    log_density : TensorVariable
-        A scalar.
-    ends : dict of TensorVariable to tuple
-        What it reads latent values through, and the shape of each.
-    points : sequence of dict
-        Values of all else, at which derivatives are compared.
+    `log_density`: a scalar.
+    `ends`: what it reads latent values through, and the shape of each.
+    `points`: values of all else, at which derivatives are compared.
     """
     symbols = {end: end.type() for end in ends}
     (density,) = replaced([log_density], symbols)

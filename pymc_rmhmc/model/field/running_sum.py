@@ -92,18 +92,11 @@ def with_walks(
 ) -> Walks:  # fmt: skip
     """Put the walks that running sums make in the place of the values that they add up, as far as that can be done.
 
-    Parameters
-    ----------
-    expressions : sequence of TensorVariable
-        Affine in the latent values.
-    latents : TensorVariable
-        The vector of these.
-    blocks : list of slice
-        The part of each variable.
-    n_kernels : int
-        How many of the last ones have a dense covariance: a sum that reads one of these is left as it is.
-    compiled : callable
-        Makes functions of latent values of an expression, one for each of a few θ.
+    `expressions`: affine in the latent values.
+    `latents`: the vector of these.
+    `blocks`: the part of each variable.
+    `n_kernels`: how many of the last ones have a dense covariance: a sum that reads one of these is left as it is.
+    `compiled`: makes functions of latent values of an expression, one for each of a few θ.
     """
     found = [running_sum(n) for n in toposort(list(expressions)) if latents in ancestors(n.inputs)]
     sums = [each for each in found if each is not None]

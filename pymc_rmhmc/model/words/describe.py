@@ -306,18 +306,11 @@ def describe_latents(
     Raises a `DataError` if data, parameters or inputs cannot be used, and an `UnsupportedModelError` if the metric
     needs a latent Gaussian block, and there is none.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model, without what it predicts.
-    metric : str
-        The metric's name.
-    chart : {"auto", "latent", "graph"}
-        The chart that the metric asks for.
-    alone : str
-        Why latent values are sampled alone; empty if hyperparameters are taken in where they can be.
-    emulates : bool
-        Whether an emulator may stand in for a log density that is dear.
+    `model`: the model, without what it predicts.
+    `metric`: the metric's name.
+    `chart`: the chart that the metric asks for.
+    `alone`: why latent values are sampled alone; empty if hyperparameters are taken in where they can be.
+    `emulates`: whether an emulator may stand in for a log density that is dear.
     """
     inputs, point = InputChecks(model), model.initial_point()
     inputs.check(point)
