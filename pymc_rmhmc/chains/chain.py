@@ -71,16 +71,11 @@ class ChainState[Tuned]:
 class Chain[Tuned, Phase]:
     """A chain of some variables that move together.
 
-    Parameters
-    ----------
-    density : ConditionalDensity
-        How kernels are built.
-    plan : Plan
-        The options.
-    initial_values : (k,) array
-        The model's initial point for them, by which a start that nobody chose is told from one that somebody did.
-    own_initval : bool
-        Whether one of the variables has an initial value of its own.
+    `density`: how kernels are built.
+    `plan`: the options.
+    `initial_values` (k,): the model's initial point for them, by which a start that nobody chose is told from one that
+      somebody did.
+    `own_initval`: whether one of the variables has an initial value of its own.
     """
 
     values: Any

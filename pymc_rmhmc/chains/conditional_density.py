@@ -101,12 +101,8 @@ type Position = tuple[Array, ...]
 class Variables:
     """Variables that move together, as one vector (k,).
 
-    Parameters
-    ----------
-    slices : tuple of (str, slice)
-        The value variables, and the parts of their raveled values.
-    labels : mapping of str to str
-        What users call them.
+    `slices` tuple of (str, slice): the value variables, and the parts of their raveled values.
+    `labels`: what users call them.
     """
 
     slices: tuple[tuple[str, slice], ...]

@@ -53,14 +53,9 @@ class Reference(ABC):
 class LatentReference(Reference):
     """A latent Gaussian block with everything else fixed: its prior times Gaussian sites is the reference.
 
-    Parameters
-    ----------
-    chart : SiteChart
-        Prior and sites.
-    likelihood : Likelihood
-        Over the sites.
-    constant : float
-        What the model's log density has besides.
+    `chart`: prior and sites.
+    `likelihood`: over the sites.
+    `constant`: what the model's log density has besides.
     """
 
     def __init__(self, chart: SiteChart, likelihood: Likelihood, constant: float = 0.0) -> None:
@@ -98,20 +93,13 @@ class LatentReference(Reference):
 class ResidualReference(Reference):
     """A whole model in the coordinates of a chain.
 
-    Parameters
-    ----------
-    residual : Density
-        φ.
-    size : int
-        Of z.
-    log_constant : float
-        C.
-    stand : callable
-        From values of the model and random numbers to the point that stands for them.
-    values_at : callable
-        From a point to the model's values.
-    n_own : int, optional
-        So many coordinates at first may have tails of their own; the others are normal given these. By default all.
+    `residual`: φ.
+    `size`: of z.
+    `log_constant`: C.
+    `stand`: from values of the model and random numbers to the point that stands for them.
+    `values_at`: from a point to the model's values.
+    `n_own`: so many coordinates at first may have tails of their own; the others are normal given these. By default
+      all.
     """
 
     def __init__(

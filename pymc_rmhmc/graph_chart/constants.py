@@ -50,10 +50,7 @@ class VariableChart(Protocol):
 class ElementwiseChart:
     """Of elements that are independent given others, with w and b for each.
 
-    Parameters
-    ----------
-    places : (m,) int array
-        Where they are among all values.
+    `places` (m,) int: where they are among all values.
     """
 
     def __init__(self, places: NDArray[np.int64]) -> None:
@@ -157,12 +154,8 @@ def _pull_of_prior(values: Array, own: Array, location: Array, scale: Array) -> 
 class RowsChart:
     """Of rows that are normal with one covariance: with a matrix W and a vector b for each row.
 
-    Parameters
-    ----------
-    places : (r k,) int array
-        Where the elements are among all values, row by row.
-    n_columns : int
-        K, of which the factor of the covariance is (k, k).
+    `places` (r k,) int: where the elements are among all values, row by row.
+    `n_columns`: K, of which the factor of the covariance is (k, k).
     """
 
     def __init__(self, places: NDArray[np.int64], n_columns: int) -> None:

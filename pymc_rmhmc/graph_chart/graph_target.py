@@ -82,16 +82,10 @@ class Moved:
 class GeneralTarget:
     """φ of a model at ``z = c + S u``, for `GaussianHamiltonian`.
 
-    Parameters
-    ----------
-    function : callable
-        ``(z, chart, *rest) -> (log density, [gradient, x, log-Jacobian])``, compiled by Numba.
-    rest : tuple of arrays
-        What it takes after z and the chart's constants.
-    chart : (2 m,) array
-        The constants.
-    flat : FlatMap
-        C and S.
+    `function`: ``(z, chart, *rest) -> (log density, [gradient, x, log-Jacobian])``, compiled by Numba.
+    `rest`: what it takes after z and the chart's constants.
+    `chart` (2 m,): the constants.
+    `flat`: C and S.
     """
 
     def __init__(
@@ -143,14 +137,9 @@ class GeneralTarget:
 class PeriodTarget:
     """The same density on one period of each angle, and 0 elsewhere, which integrates to that on the circles.
 
-    Parameters
-    ----------
-    target : GeneralTarget
-        The density.
-    angles : Angles
-        Which of its values are angles.
-    centre : (k,) array
-        Of each period.
+    `target`: the density.
+    `angles`: which of its values are angles.
+    `centre` (k,): of each period.
     """
 
     target: GeneralTarget
@@ -199,14 +188,9 @@ class ValuePoint:
 class ValueTarget:
     """The log density of ϑ beyond a standard normal, for `GaussianHamiltonian` and for an emulator.
 
-    Parameters
-    ----------
-    function : callable
-        ``(z, constants) -> (log density, [x (d,), log-Jacobian])``.
-    constants : array
-        Of the model's chart.
-    chart : MarginalChart
-        From ϑ to z.
+    `function`: ``(z, constants) -> (log density, [x (d,), log-Jacobian])``.
+    `constants`: of the model's chart.
+    `chart`: from ϑ to z.
     """
 
     function: Callable[[Array, Array], Sequence[Any]]

@@ -57,14 +57,9 @@ class JointTarget:
 
     ``log π(θ) + Σ_blocks [Σ ℓ(η) - sites(η) + log E(θ)]``, and the standard normal of z.
 
-    Parameters
-    ----------
-    density : JointDensity
-        The model.
-    sites : sequence of GaussianSites or MovingSites
-        One for each block; what they hold is constant.
-    chart : MarginalChart
-        For θ.
+    `density`: the model.
+    `sites`: one for each block; what they hold is constant.
+    `chart`: for θ.
 
     Attributes
     ----------

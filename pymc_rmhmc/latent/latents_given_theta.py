@@ -63,14 +63,9 @@ class LatentsGivenTheta:
 
     Raises a `PriorFailure` if a prior cannot be used at θ.
 
-    Parameters
-    ----------
-    target : JointTarget
-        Of (ϑ, z).
-    standard : (d,) array
-        ϑ.
-    like : LatentsGivenTheta, optional
-        One at a θ with the same priors, whose factors serve again.
+    `target`: of (ϑ, z).
+    `standard` (d,): ϑ.
+    `like`: one at a θ with the same priors, whose factors serve again.
 
     Attributes
     ----------

@@ -98,14 +98,9 @@ class LatentTarget:
     The density of z is the prior times the likelihood, times `gaussian` if there is such a factor. The chart has its
     own sites in ``-½ zᵀz``. The residual sites are `gaussian` less those.
 
-    Parameters
-    ----------
-    chart : SiteChart
-        The coordinates.
-    likelihood : Likelihood
-        Over the chart's sites.
-    gaussian : GaussianSites, optional
-        A Gaussian factor of the density besides prior and likelihood, such as a bridge has.
+    `chart`: the coordinates.
+    `likelihood`: over the chart's sites.
+    `gaussian`: a Gaussian factor of the density besides prior and likelihood, such as a bridge has.
     """
 
     def __init__(
@@ -213,10 +208,7 @@ class LatentTarget:
 class LatentDensity:
     """The whole ``log π(z) = -½ zᵀz + φ(z)`` of a `LatentTarget`: what a metric is bound to.
 
-    Parameters
-    ----------
-    target : LatentTarget
-        φ, and the chart that z is of.
+    `target`: φ, and the chart that z is of.
     """
 
     is_whole_model: Literal[False] = False
@@ -273,12 +265,8 @@ MOST_ENERGY = 1e-4
 class RoundedTarget:
     """A `LatentTarget` for `pymc_rmhmc.dynamics.hamiltonian.SiteHamiltonian`.
 
-    Parameters
-    ----------
-    target : LatentTarget
-        Of a chart with a triangular Φ.
-    gram : (n, n) array in single precision
-        S̃, for ``ΦΦᵀ``: of a Fortran-ordered one the upper triangle is read.
+    `target`: of a chart with a triangular Φ.
+    `gram` (n, n) array in single precision: S̃, for ``ΦΦᵀ``: of a Fortran-ordered one the upper triangle is read.
     """
 
     def __init__(self, target: LatentTarget, gram: Single) -> None:

@@ -58,12 +58,8 @@ class _ThetaDensity:
 class ThetaGivenNoise(_ThetaDensity):
     """The joint target where z is held: a density of ϑ. Latent values move with it.
 
-    Parameters
-    ----------
-    target : JointTarget
-        Of (ϑ, z).
-    noise : (2 Σk,) array
-        z.
+    `target`: of (ϑ, z).
+    `noise` (2 Σk,): z.
     """
 
     def __init__(self, target: JointTarget, noise: Array) -> None:
@@ -120,14 +116,9 @@ class ParameterPoint:
 class ParametersGivenLatents:
     """The density of the likelihoods' parameters given the latent values.
 
-    Parameters
-    ----------
-    density : JointDensity
-        The model.
-    theta : (d,) array
-        θ, of which all but these parameters is held.
-    eta : sequence of (n,) arrays
-        The sites of every block.
+    `density`: the model.
+    `theta` (d,): θ, of which all but these parameters is held.
+    `eta` of (n,): the sites of every block.
     """
 
     def __init__(self, density: JointDensity, theta: Array, eta: Sequence[Array]) -> None:

@@ -59,21 +59,13 @@ class MatrixPoint:
 class MatrixDensity:
     """A log density with a matrix, and the derivative of a number by that matrix as one by the position.
 
-    Parameters
-    ----------
-    evaluate : callable
-        ``(x, *given) -> (log density, gradient (d,), matrix (r, d))``. If it has a compiled `function` and what that
-        takes besides, `bound`, steps are made in compiled code.
-    pull : callable
-        ``(x, *given, bar (r, d)) -> (Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x,)``, (d,).
-    size : int
-        D.
-    given : sequence of arrays
-        What both take after x, such as the vectors that the Hessian is multiplied with.
-    partition : Partition, optional
-        Where the Hessian has entries, if it has a structure that is worth its use.
-    along : callable, optional
-        ``(x, u) -> (matrix u (d,), -½ uᵀ(∂matrix/∂xᵢ)u (d,))`` where the matrix is the metric.
+    `evaluate`: ``(x, *given) -> (log density, gradient (d,), matrix (r, d))``. If it has a compiled `function` and what
+      that takes besides, `bound`, steps are made in compiled code.
+    `pull`: ``(x, *given, bar (r, d)) -> (Σᵢⱼ barᵢⱼ ∂matrixᵢⱼ/∂x,)``, (d,).
+    `size`: D.
+    `given`: what both take after x, such as the vectors that the Hessian is multiplied with.
+    `partition`: where the Hessian has entries, if it has a structure that is worth its use.
+    `along`: ``(x, u) -> (matrix u (d,), -½ uᵀ(∂matrix/∂xᵢ)u (d,))`` where the matrix is the metric.
     """
 
     is_whole_model: Literal[True] = True

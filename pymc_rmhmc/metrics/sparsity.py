@@ -81,14 +81,9 @@ def unite(*patterns: Sparse) -> Sparse:
 class Partition:
     """Which parameters are the border, and which blocks the others fall into; `partition` chooses one.
 
-    Parameters
-    ----------
-    border : (m,) int array
-        The border's parameters, in increasing order.
-    inner : (n,) int array
-        The others, block after block.
-    starts : (k + 1,) int array
-        Where each block begins in `inner`, and n.
+    `border` (m,) int: the border's parameters, in increasing order.
+    `inner` (n,) int: the others, block after block.
+    `starts` (k + 1,) int: where each block begins in `inner`, and n.
     """
 
     border: Index

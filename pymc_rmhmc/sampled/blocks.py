@@ -125,16 +125,10 @@ class BlockCoordinates(HMCCoordinates[BlockState]):
 class BlockDensity(ConditionalDensityBase[SiteTuning, BlockCoordinates]):
     """Latent values of one block given everything else; see `ConditionalDensity`.
 
-    Parameters
-    ----------
-    block : CompiledBlock
-        How to read the block's prior and likelihood from a point.
-    plan : Plan
-        Metric, integrator, lengths.
-    labels : mapping of str to str
-        What users call the value variables.
-    terms : DensityTerms
-        The terms of the model's log density, for errors.
+    `block`: how to read the block's prior and likelihood from a point.
+    `plan`: metric, integrator, lengths.
+    `labels`: what users call the value variables.
+    `terms`: the terms of the model's log density, for errors.
     """
 
     def __init__(

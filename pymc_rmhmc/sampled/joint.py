@@ -203,18 +203,11 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
 class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | TurnCoordinates]):
     """Hyperparameters and latent values; see `ConditionalDensity`.
 
-    Parameters
-    ----------
-    model : JointModel
-        The blocks and the rest of the log density as functions of θ.
-    blocks : sequence of CompiledBlock
-        The same blocks, each row on its own, for their likelihoods' curvature.
-    plan : Plan
-        Metric, integrator, lengths.
-    labels : mapping of str to str
-        What users call the value variables.
-    terms : DensityTerms
-        The terms of the model's log density, for errors.
+    `model`: the blocks and the rest of the log density as functions of θ.
+    `blocks`: the same blocks, each row on its own, for their likelihoods' curvature.
+    `plan`: metric, integrator, lengths.
+    `labels`: what users call the value variables.
+    `terms`: the terms of the model's log density, for errors.
     """
 
     start_is_final = prior_moves = True

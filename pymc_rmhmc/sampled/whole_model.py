@@ -66,16 +66,10 @@ class DensityModel(Protocol):
 class WholeModelDensity[Model: DensityModel, Tuned, Made](ConditionalDensityBase[Tuned, Made]):
     """Continuous variables of a model given the others; see `ConditionalDensity`.
 
-    Parameters
-    ----------
-    model : DensityModel
-        Their density.
-    name : str
-        For messages.
-    plan : Plan
-        Metric, integrator, lengths.
-    labels : mapping of str to str
-        What users call the value variables.
+    `model`: their density.
+    `name`: for messages.
+    `plan`: metric, integrator, lengths.
+    `labels`: what users call the value variables.
     """
 
     prior_moves = True

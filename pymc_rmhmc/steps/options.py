@@ -281,10 +281,7 @@ class ModelContents:
 
     Names alone travel to workers: a copy of a model's graph would be as large as the model.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
+    `model`: the model.
     """
 
     def __init__(self, model: pm.Model) -> None:

@@ -47,10 +47,7 @@ class BlasThreads:
     one another, and run five times slower than with one each. The limit is lifted as well when the
     object is collected, so that an interrupted run leaves nothing behind for long.
 
-    Parameters
-    ----------
-    n_threads : int or None
-        None leaves BLAS alone.
+    `n_threads`: None leaves BLAS alone.
     """
 
     def __init__(self, n_threads: int | None) -> None:

@@ -89,14 +89,9 @@ class GaussianHamiltonian[P: ValuePoint](_FlatMetric):
     The flow of ``½ zᵀz + ½ pᵀp`` is a rotation and is followed exactly (`drift`); ``-φ`` gives `kick`.
     Where φ is constant the composition is exact at any step size.
 
-    Parameters
-    ----------
-    residual : Density
-        φ and its gradient.
-    advance : callable, optional
-        What makes a trajectory's steps at once.
-    makes : object, optional
-        What makes whole trajectories, several at once: `grow` such as double until they turn back, `walk` paths.
+    `residual`: φ and its gradient.
+    `advance`: what makes a trajectory's steps at once.
+    `makes`: what makes whole trajectories, several at once: `grow` such as double until they turn back, `walk` paths.
 
     References
     ----------

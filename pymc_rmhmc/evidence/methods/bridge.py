@@ -166,18 +166,11 @@ class PosteriorDraws(Protocol):
 class AdaptiveBridge:
     """A bridge and its draws, to which more can be added.
 
-    Parameters
-    ----------
-    reference : Reference
-        The model.
-    replicates : int
-        Walkers at each β; a multiple of the number of groups.
-    rng : numpy.random.Generator
-        For all of it.
-    source : PosteriorDraws, optional
-        φ at draws of the posterior, which took no part in fitting the reference.
-    policy : BridgePolicy
-        Its numbers.
+    `reference`: the model.
+    `replicates`: walkers at each β; a multiple of the number of groups.
+    `rng`: for all of it.
+    `source`: φ at draws of the posterior, which took no part in fitting the reference.
+    `policy`: its numbers.
     """
 
     def __init__(

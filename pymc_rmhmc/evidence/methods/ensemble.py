@@ -81,24 +81,14 @@ TEMPERING = TemperingPolicy()
 class Ensemble:
     """States at every temperature of every replica; walker ``r K + k`` is rung k of replica r.
 
-    Parameters
-    ----------
-    reference : Reference
-        The model.
-    betas : (K,) array
-        From 0 to 1.
-    replicas : int
-        R, independent ladders.
-    rng : numpy.random.Generator
-        For all of it.
-    policy : TemperingPolicy
-        Its numbers.
-    states : (R, K, m) array, optional
-        Where walkers begin; by default at draws of the reference.
-    log_steps, n_steps : (K,) array, int, optional
-        Step sizes, and steps of a trajectory, known so far.
-    scheme : str
-        "nonreversible": even and odd pairs in turns; "reversible": which of the two is drawn.
+    `reference`: the model.
+    `betas` (K,): from 0 to 1.
+    `replicas`: R, independent ladders.
+    `rng`: for all of it.
+    `policy`: its numbers.
+    `states` (R, K, m): where walkers begin; by default at draws of the reference.
+    `log_steps`, `n_steps` (K,) array, int, optional: step sizes, and steps of a trajectory, known so far.
+    `scheme`: "nonreversible": even and odd pairs in turns; "reversible": which of the two is drawn.
 
     Attributes
     ----------

@@ -75,22 +75,13 @@ class Tempered:
 class Tempering:
     """One run of parallel tempering: it adapts, freezes, draws, and estimates.
 
-    Parameters
-    ----------
-    reference : Reference
-        The first.
-    replicas : int
-        Independent ladders.
-    rng : numpy.random.Generator
-        For all of it.
-    refit : callable, optional
-        From draws (n, k) of the posterior to a reference with their moments; None to keep what there is.
-    temperatures : int or sequence of float, optional
-        How many there are, or the ladder itself, which is not adapted then.
-    scheme : str
-        As `Ensemble` has it.
-    policy : TemperingPolicy
-        Its numbers.
+    `reference`: the first.
+    `replicas`: independent ladders.
+    `rng`: for all of it.
+    `refit`: from draws (n, k) of the posterior to a reference with their moments; None to keep what there is.
+    `temperatures`: how many there are, or the ladder itself, which is not adapted then.
+    `scheme`: as `Ensemble` has it.
+    `policy`: its numbers.
 
     Attributes
     ----------

@@ -61,16 +61,10 @@ type Array = NDArray[np.float64]
 class Predictor:
     """The affine map ``η = η₀ + Φ z`` from standard normal coordinates to the sites.
 
-    Parameters
-    ----------
-    offset : (n,) array
-        η₀.
-    matrix : (n, k) array
-        Φ.
-    triangular : bool
-        Whether Φ is square and lower triangular: products then cost half.
-    gram : (n, n) array, optional
-        ``Φ Φᵀ`` where it is known already (a GP's covariance).
+    `offset` (n,): η₀.
+    `matrix` (n, k): Φ.
+    `triangular`: whether Φ is square and lower triangular: products then cost half.
+    `gram` (n, n): ``Φ Φᵀ`` where it is known already (a GP's covariance).
     """
 
     def __init__(self, offset: Array, matrix: Array, *, triangular: bool, gram: Array | None = None) -> None:
@@ -119,10 +113,7 @@ class FactorizedPrior:
 
     Raises a `PriorFailure` if a covariance is not positive definite or an input is not finite.
 
-    Parameters
-    ----------
-    stated : StatedPrior
-        What the model states, with a matrix for each vector, or none; every covariance is factorised here, once.
+    `stated`: what the model states, with a matrix for each vector, or none; every covariance is factorised here, once.
 
     Attributes
     ----------
@@ -230,14 +221,9 @@ class SiteChart:
 
     Raises a `PriorFailure` if ``I + ΦᵀW̄Φ`` is not positive definite (never for w̄ ≥ 0).
 
-    Parameters
-    ----------
-    prior : FactorizedPrior
-        The block's prior at one θ.
-    sites : GaussianSites, optional
-        None gives the whitened chart, z = ν.
-    lasting : bool
-        Whether the chart is for many draws: then preparing for cheaper steps pays.
+    `prior`: the block's prior at one θ.
+    `sites`: None gives the whitened chart, z = ν.
+    `lasting`: whether the chart is for many draws: then preparing for cheaper steps pays.
 
     Attributes
     ----------

@@ -49,10 +49,7 @@ class CoefficientsOperator(Operator):
 
     Raises a `PriorFailure` if a spread or a deviation is not finite.
 
-    Parameters
-    ----------
-    stated : StatedCoefficients
-        D, and mean and standard deviation of the model's variable.
+    `stated`: D, and mean and standard deviation of the model's variable.
     """
 
     def __init__(self, stated: StatedCoefficients) -> None:

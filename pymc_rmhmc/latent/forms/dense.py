@@ -28,12 +28,8 @@ class DenseOperator(Operator):
 
     Raises a `PriorFailure` if the covariance is not finite, or not positive definite.
 
-    Parameters
-    ----------
-    stated : StatedDense
-        Covariance, mean m and d.
-    like : DenseOperator, optional
-        One with the same covariance, whose factor serves again.
+    `stated`: covariance, mean m and d.
+    `like`: one with the same covariance, whose factor serves again.
     """
 
     def __init__(self, stated: StatedDense, like: DenseOperator | None = None) -> None:

@@ -33,10 +33,7 @@ class KroneckerProduct:
 
     Raises a `PriorFailure` if one of them is not finite, or not positive definite.
 
-    Parameters
-    ----------
-    covariances : sequence of (n_i, n_i) arrays
-        The K_i.
+    `covariances` of (n_i, n_i): the K_i.
     """
 
     def __init__(self, covariances: Sequence[Array]) -> None:
@@ -114,12 +111,8 @@ class KroneckerOperator(Operator):
 
     Raises a `PriorFailure` if one of them is not finite, or not positive definite.
 
-    Parameters
-    ----------
-    stated : StatedKronecker
-        The K_i of what the predictor reads, and the number's sign.
-    like : KroneckerOperator, optional
-        One with the same K_i, whose factors serve again.
+    `stated`: the K_i of what the predictor reads, and the number's sign.
+    `like`: one with the same K_i, whose factors serve again.
     """
 
     def __init__(self, stated: StatedKronecker, like: KroneckerOperator | None = None) -> None:

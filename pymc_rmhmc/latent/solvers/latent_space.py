@@ -68,14 +68,9 @@ class StandingWeights:
 
     Raises a `PriorFailure` if A is not finite, or the multiple no positive number.
 
-    Parameters
-    ----------
-    design : (n, k) array or sparse array
-        A.
-    sites : GaussianSites
-        With w̄ ≥ 0.
-    like : StandingWeights, optional
-        One with the same A; M serves again if the sites have the same w̄ but for a multiple.
+    `design` (n, k) array or sparse array: A.
+    `sites`: with w̄ ≥ 0.
+    `like`: one with the same A; M serves again if the sites have the same w̄ but for a multiple.
     """
 
     by_multiple = True
@@ -121,14 +116,9 @@ class MovingWeights:
 
     Raises a `PriorFailure` if A is not finite.
 
-    Parameters
-    ----------
-    design : (n, k) array or sparse array
-        A.
-    sites : GaussianSites
-        With w̄ ≥ 0.
-    like : MovingWeights, optional
-        One with the same A; M serves again if the sites' w̄ are the same array.
+    `design` (n, k) array or sparse array: A.
+    `sites`: with w̄ ≥ 0.
+    `like`: one with the same A; M serves again if the sites' w̄ are the same array.
     """
 
     by_multiple = False
@@ -164,18 +154,11 @@ class LatentSpace:
 
     Raises a `PriorFailure` if something is not finite, or E has no factor.
 
-    Parameters
-    ----------
-    weights : Weights
-        A and w̄.
-    mean : (n,) array
-        m, the sites where every y is 0.
-    operators : sequence of Operator
-        The vectors.
-    sites : GaussianSites
-        With the same w̄ ≥ 0.
-    by_design : bool
-        Whether the derivative by A is wanted.
+    `weights`: A and w̄.
+    `mean` (n,): m, the sites where every y is 0.
+    `operators`: the vectors.
+    `sites`: with the same w̄ ≥ 0.
+    `by_design`: whether the derivative by A is wanted.
     """
 
     def __init__(

@@ -63,14 +63,9 @@ type Array = NDArray[np.float64]
 class FieldRoot(Root):
     """J at one θ: noise of the residuals enters x by ``Jᵀ``.
 
-    Parameters
-    ----------
-    structure : FieldStructure
-        Where its entries are.
-    field : WeightedField
-        J and c.
-    log_normaliser : float
-        The log density of the prior where every residual is 0.
+    `structure`: where its entries are.
+    `field`: J and c.
+    `log_normaliser`: the log density of the prior where every residual is 0.
     """
 
     def __init__(self, structure: FieldStructure, field: WeightedField, log_normaliser: float) -> None:
@@ -122,14 +117,9 @@ class PrecisionSpace:
 
     Raises a `PriorFailure` if something is not finite, or P has no factor.
 
-    Parameters
-    ----------
-    stated : StatedField
-        J, c, A and a as multiples of u(θ).
-    sites : GaussianSites
-        With w̄ ≥ 0.
-    like : PrecisionSpace, optional
-        One of the same field, at any θ and with any sites.
+    `stated`: J, c, A and a as multiples of u(θ).
+    `sites`: with w̄ ≥ 0.
+    `like`: one of the same field, at any θ and with any sites.
 
     Attributes
     ----------

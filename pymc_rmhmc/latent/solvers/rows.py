@@ -45,16 +45,10 @@ class RowsPlacement(Placement):
 class Rows:
     """Rows times Gaussian sites, at one θ; z, y and the model's variables are row after row.
 
-    Parameters
-    ----------
-    rows : sequence of SiteSpace
-        Each row.
-    where : (r, n) int array
-        The sites of every row; N = r n.
-    sites : GaussianSites
-        Of all rows: whoever has the same may use the rows' own again.
-    is_shared : bool
-        Whether they have one covariance, of which one derivative is wanted.
+    `rows`: each row.
+    `where` (r, n) int: the sites of every row; N = r n.
+    `sites`: of all rows: whoever has the same may use the rows' own again.
+    `is_shared`: whether they have one covariance, of which one derivative is wanted.
     """
 
     weighted = None

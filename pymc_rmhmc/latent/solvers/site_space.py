@@ -101,22 +101,13 @@ class SiteSpace:
 
     Raises a `PriorFailure` if something is not finite, or ``B = I + sQs`` not positive definite.
 
-    Parameters
-    ----------
-    mean : (n,) array
-        m, the sites where every y is 0.
-    terms : sequence of Term
-        The vectors.
-    sites : GaussianSites
-        With w̄ ≥ 0.
-    like : SiteSpace, optional
-        One with the same Q, which serves again; and so does the factor of B if the sites' w̄ are the same array.
-    shift : (n,) array or float, optional
-        Where the model's variable is the sites less something, this.
-    by_design : bool
-        Whether the derivative by every A is wanted.
-    covariances : sequence of (k, k) array or None, optional
-        Every ``L Lᵀ`` in Fortran order, where it is at hand.
+    `mean` (n,): m, the sites where every y is 0.
+    `terms`: the vectors.
+    `sites`: with w̄ ≥ 0.
+    `like`: one with the same Q, which serves again; and so does the factor of B if the sites' w̄ are the same array.
+    `shift` (n,) array or float, optional: where the model's variable is the sites less something, this.
+    `by_design`: whether the derivative by every A is wanted.
+    `covariances` of (k, k) arrays or None, optional: every ``L Lᵀ`` in Fortran order, where it is at hand.
     """
 
     log_evidence: float

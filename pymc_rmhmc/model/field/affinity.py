@@ -108,12 +108,8 @@ def _moves_from_zero(model: pm.Model, mean: TensorVariable, point: Point) -> boo
 class FieldGraphs:
     """A model as expressions of its value variables: residuals, densities, and where predictors are looked for.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    point : dict
-        Where the shapes of values are taken, and values that a field has no part in.
+    `model`: the model.
+    `point`: where the shapes of values are taken, and values that a field has no part in.
     """
 
     def __init__(self, model: pm.Model, point: Point) -> None:
