@@ -79,6 +79,7 @@ class JointTarget:
         self.size = int(ends[-1])
         self.n_sites = sum(held.sites.linear.size for held in self.sites)
         self._made: dict[int, Any] = {}
+        self._outlast_theta = [outlasts_theta(block) for block in density.blocks]
         # Of the only block, once it has been looked for: with what it was bound to, which data may replace.
         self._native: tuple[Any, NativeLikelihood | None] = (None, None)
         self.refused: Array | None = None
@@ -174,7 +175,7 @@ class JointTarget:
             if failure.failure is Failure.NOT_POSITIVE_DEFINITE:
                 self.refused = theta
             raise
-        if outlasts_theta(block):
+        if self._outlast_theta[which]:
             self._made.setdefault(which, made)
         return made
 
