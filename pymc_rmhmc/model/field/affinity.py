@@ -28,7 +28,14 @@ from pymc_rmhmc.model.field.residuals import Residuals, has_residuals, residuals
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.graph.graphs import (
-    Evaluator, by_python, core_op, inlined, is_flat, reaches, replaced, value_inputs,
+    Evaluator,
+    by_python,
+    core_op,
+    inlined,
+    is_flat,
+    reaches,
+    replaced,
+    value_inputs,
 )  # fmt: skip
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
