@@ -22,10 +22,11 @@ from pymc_rmhmc.model.hyperparameters import hyperparameters_of
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.structure import BY_ANOTHER, ModelStructure, read_structure, resolve_variables
 from pymc_rmhmc.model.words.advice import UNREAD_GAUSSIANS, as_a_sum, one_step_each, rows_as_a_product
+from pymc_rmhmc.model.words.bad_inputs import classes_in_words
 from pymc_rmhmc.model.words.refusals import said_once
 
 __all__ = [
-    "about_means_or_not", "check_together", "flat_priors", "no_data_in_words", "plan_together", "read_together",
+    "about_means_or_not", "check_together", "data_in_words", "flat_priors", "plan_together", "read_together",
     "warnings_of", "with_predictors_or_without", "written_as_sums",
 ]  # fmt: skip
 
@@ -249,6 +250,11 @@ def no_data_in_words(model: pm.Model) -> str:
     )
 
 
+def data_in_words(model: pm.Model) -> str:
+    """Say that nothing is observed, or a single class, or that nobody observed a class; empty if none of it is so."""
+    return no_data_in_words(model) or classes_in_words(model)
+
+
 def _without_data(structure: ModelStructure) -> str:
     """Return a warning that draws are of the prior, as without `observed=`; empty if data inform all blocks."""
     model = structure.model
@@ -269,7 +275,8 @@ def _without_data(structure: ModelStructure) -> str:
 
 def warnings_of(structure: ModelStructure, joint: JointModel | JointPlan | str) -> str:
     """Return what a user should know before waiting for draws; empty if there is nothing."""
-    return " ".join(filter(None, (_without_data(structure), _crowd_of_hyperparameters(structure, joint))))
+    said = _without_data(structure), classes_in_words(structure.model), _crowd_of_hyperparameters(structure, joint)
+    return " ".join(filter(None, said))
 
 
 def _n_observed(structure: ModelStructure, point: Point) -> int:

@@ -25,7 +25,7 @@ from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.structure import has_own_initval
-from pymc_rmhmc.model.together import no_data_in_words
+from pymc_rmhmc.model.together import data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.sampled.joint import JointBlocksDensity, JointCoordinates
 from pymc_rmhmc.sampled.whole_model import check_whole_model, left_in_words
@@ -145,4 +145,4 @@ class FoundField:
 
     def warning(self) -> str:
         """Say what a user should know before waiting for draws; empty if there is nothing."""
-        return no_data_in_words(self.model)
+        return data_in_words(self.model)

@@ -20,7 +20,7 @@ from pymc_rmhmc.model.compile import CompiledModel
 from pymc_rmhmc.model.general.density import check_no_simulator
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from pymc_rmhmc.model.observed.observation import check_shapes_at
-from pymc_rmhmc.model.together import no_data_in_words
+from pymc_rmhmc.model.together import data_in_words
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 from pymc_rmhmc.model.words.refusals import discrete_in_words, step_in_words
 from pymc_rmhmc.sampled.checks import density_error
@@ -197,7 +197,7 @@ class FoundWholeModel[Model: DensityModel]:
 
     def warning(self) -> str:
         """Say what a user should know before waiting for draws; empty if there is nothing."""
-        return no_data_in_words(self.model)
+        return data_in_words(self.model)
 
 
 def check_whole_model(model: pm.Model, point: Point, compile_kwargs: dict[str, Any] | None) -> None:

@@ -3053,7 +3053,7 @@ FIELD = [
         "predictors-that-are-variables-are-not-seen",
         "a vector that is a parameter as it is, next to another predictor, leaves the model to other charts",
         "_parameters",
-        "p in free or ",
+        "p in named or ",
         "",
         "model/test_field_reading.py::test_a_vector_may_be_a_parameter_as_it_is",
     ),

@@ -29,17 +29,19 @@ from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.forms.priors import LatentVariable, read_latent
 from pymc_rmhmc.model.graph.graphs import (
     Evaluator,
+    NoValueThere,
     by_python,
     core_op,
+    evaluated_there,
     inlined,
     is_flat,
     reaches,
     replaced,
     value_inputs,
-)  # fmt: skip
+)
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
-__all__ = ["FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
+__all__ = ["TOO_MANY", "FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -50,8 +52,9 @@ ROUNDING = 1e-9
 MOVED, SPREAD, FAR = 0.5, 0.3, 3.0
 # Of a vector with a dense covariance: a shorter one is read as any other.
 FEWEST_DENSE = 11
-# As many predictors of one observed variable are looked at.
+# As many predictors of one observed variable are looked at; what is said of more.
 MOST_PREDICTORS = 8
+TOO_MANY = f"predictors, and a Gaussian field takes up to {MOST_PREDICTORS}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +135,7 @@ class FieldGraphs:
             expressions["e", variable], expressions["n", variable] = each
         for each in self.observed:
             expressions["l", each] = _log_density(model, each)
-            for i, parameter in enumerate(_parameters(each, self.free)):
+            for i, parameter in enumerate(_parameters(model, each)):
                 expressions["p", each, i] = parameter
         for variable, found in registered.items():
             if found is not None:
@@ -236,13 +239,13 @@ def _constants(variable: TensorVariable) -> dict[Variable, Constant]:
     return {p: p.type.make_constant(v) for p, v in zip(made, by_python([], made)(), strict=True)} if made else {}
 
 
-def _parameters(variable: TensorVariable, free: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """List a distribution's parameters, where they are numbers; none of one that is made of others."""
-    node = variable.owner
+def _parameters(model: pm.Model, variable: TensorVariable) -> list[TensorVariable]:
+    """List a distribution's parameters, where they are numbers or variables; none of one that is made of others."""
+    node, named = variable.owner, set(model.basic_RVs)
     if node is None or not isinstance(node.op, RandomVariable):
         return []
-    of_numbers = (p for p in node.op.dist_params(node) if p in free or not isinstance(core_op(p), RandomVariable))
-    return list(of_numbers)
+    params = node.op.dist_params(node)
+    return [p for p in params if p in named or p.owner is None or not isinstance(p.owner.op, RandomVariable)]
 
 
 class Probe:
@@ -252,7 +255,8 @@ class Probe:
         self._graphs, self.nodes = graphs, nodes
         values = list(graphs.values.values())
         self._others = [v for v in value_inputs(graphs.model, nodes) if v not in values]
-        self._function = by_python([*values, *self._others], list(nodes))
+        # Where a value is moved a scale may be negative, which says nothing of what is affine.
+        self._function = by_python([*values, *self._others], list(nodes), with_checks=False)
         rng = np.random.default_rng(0)
         shapes = [np.shape(graphs.point[str(v.name)]) for v in values]
         self.base = [
@@ -422,8 +426,10 @@ class _Search:
             # Sites would be all that it has for a prior, and they know nothing of products.
             return f"the potential {variable.name} is no sum of squares"
         ends = self._ends(observation, mask, seen)
-        if not 1 <= len(ends) <= MOST_PREDICTORS:
-            return f"{variable.name} reads it through {len(ends)} expressions that are affine"
+        if not ends:
+            return f"{variable.name} reads it through no expression that is affine"
+        if len(ends) > MOST_PREDICTORS:
+            return f"{variable.name} has {len(ends)} {TOO_MANY}"
         sizes = [math.prod(graphs.probe.shapes[each]) for each in ends]
         if min(sizes) == 1 < max(sizes):
             return f"{variable.name} reads it and one value for all of it"
@@ -439,7 +445,10 @@ class _Search:
         graphs = self._graphs
         shapes = [graphs.probe.shapes[each] for each in predictors]
         for i, predictor in enumerate(predictors):
-            found = contrasts_of(graphs.model, log_density, predictor, shapes[i], graphs.point)
+            try:
+                found = evaluated_there(contrasts_of, graphs.model, log_density, predictor, shapes[i], graphs.point)
+            except NoValueThere:  # a check of PyMC's: a negative scale, which is no softmax
+                continue
             if found is not None:
                 predictors[i], log_density = found
                 shapes[i] = (*shapes[i][:-1], int(predictors[i].type.shape[-1]))

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.distributions.multivariate import CARRV, ICARRV, DirichletMultinomialRV
+from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.timeseries import AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import CategoricalRV, MultinomialRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError
+from pymc_rmhmc.model.field.affinity import TOO_MANY
 from pymc_rmhmc.model.field.field_model import FieldPlan, ReadField, plan_field
 from pymc_rmhmc.model.field.running_sum import running_sum
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
 from pymc_rmhmc.model.observed.observation import names_of
+from pymc_rmhmc.model.words.bad_inputs import OF_CLASSES
 
 __all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "effects_as_field", "field_asked_for"]
 
@@ -27,8 +28,6 @@ type Point = dict[str, np.ndarray]
 
 # What makes neighbours in time or in space depend on one another.
 SERIES_AND_MAPS = (AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV, ICARRV, CARRV)
-# Of which one observation reads a value for each class.
-OF_CLASSES = (CategoricalRV, DirichletMultinomialRV, MultinomialRV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +81,29 @@ def field_asked_for(model: pm.Model, point: Point) -> InField:
     return InField("the metric asks for it", found)
 
 
-def as_field(model: pm.Model, point: Point, policy: FieldPolicy = FIELD) -> InField | None:
-    """Return the field of a model that is sampled best as one; None of another."""
+def as_field(model: pm.Model, point: Point, policy: FieldPolicy = FIELD) -> InField | str:
+    """Return the field of a model that is sampled best as one; of another what prevents it, empty if nothing did."""
     if not _may_be(model, point, policy):
-        return None
+        return ""
     plan = plan_field(model, point)
-    if isinstance(plan, str):
-        return None
-    why = _why(plan, policy)
-    found = _unless_refused(plan) if why else ""
-    return None if isinstance(found, str) else InField(why, found)
+    why = "" if isinstance(plan, str) else _why(plan, policy)
+    if isinstance(plan, str) or not why:
+        return _why_not(plan, policy)
+    found = _unless_refused(plan)
+    return "" if isinstance(found, str) else InField(why, found)
+
+
+def _why_not(plan: FieldPlan | str, policy: FieldPolicy) -> str:
+    """Say that observations have too many predictors, or too many values of processes behind several; else empty."""
+    reasons = [plan.partition(": ")[2]] if isinstance(plan, str) else list(plan.choice.refused.values())
+    crowded = [reason for reason in reasons if reason.endswith(TOO_MANY)]
+    if crowded or isinstance(plan, str):
+        return crowded[0] if crowded else ""
+    kernels, latents = plan.choice.kernels, plan.choice.latents
+    n_dense = sum(math.prod(_shape(plan.model, plan.graphs.point, v)) for v in kernels)
+    if n_dense <= policy.most_dense or not any(_reads_several(o.variable, latents) for o in plan.choice.observations):
+        return ""
+    return f"{_named(kernels)} have {n_dense} values, and a Gaussian field takes up to {policy.most_dense} of processes"
 
 
 def effects_as_field(

@@ -112,7 +112,7 @@ def blocks_or_graph[T](
     if chart == "latent":
         return about_means_or_not(model, build)
     found = as_field(model, point)
-    if found is not None:
+    if isinstance(found, InField):
         return found
 
     def chosen(structure: ModelStructure) -> T | InGraphChart | InField:
@@ -127,7 +127,7 @@ def blocks_or_graph[T](
     try:
         return about_means_or_not(model, chosen)
     except UnsupportedModelError as error:
-        return InGraphChart(NO_BLOCK, error)
+        return InGraphChart(f"{NO_BLOCK}, and {found}" if found else NO_BLOCK, error)
 
 
 def _why_general(structure: ModelStructure, reading: GraphReading) -> str:

@@ -257,9 +257,12 @@ class Evaluator:
         return found.reshape(len(values[0]), -1)
 
 
-def by_python(inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]) -> Function:
-    """Return a function that is not compiled."""
-    return pytensor.function(inputs, outputs, mode=PYTHON_MODE, on_unused_input="ignore", allow_input_downcast=True)
+def by_python(
+    inputs: Sequence[Variable], outputs: Variable | Sequence[Variable], *, with_checks: bool = True
+) -> Function:
+    """Return a function that is not compiled, with or without PyMC's checks of arguments, which raise."""
+    mode = PYTHON_MODE if with_checks else PYTHON_MODE.including("local_remove_check_parameter")
+    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore", allow_input_downcast=True)
 
 
 def is_of_dims(variable: Variable) -> bool:

@@ -1,4 +1,4 @@
-"""Data and constants that leave a model without a density: not finite, out of range, or indices past an end.
+"""Data and constants that leave a model without a density, or say nothing: not finite, out of range, of no class.
 
 Compiled code does not check indices: it would read past the end of an array, and draws would be wrong in silence. A
 negative code counts from the end, and a missing group would be read as the last one.
@@ -13,10 +13,12 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pymc.data import MinibatchIndexRV, MinibatchOp
+from pymc.distributions.multivariate import DirichletMultinomialRV
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.random.basic import CategoricalRV, MultinomialRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
@@ -32,15 +34,21 @@ from pymc_rmhmc.errors import DataError, UnsupportedModelError, listed
 from pymc_rmhmc.model.graph.graphs import (
     Evaluator,
     constant_arrays,
+    core_op,
     formula_of,
     is_of_dims,
+    reaches,
     reaches_by_value,
     shared_inputs,
 )
 from pymc_rmhmc.model.graph.source_code import distribution_of
+from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.words.user_arguments import ArgumentRanges
 
-__all__ = ["IndexBounds", "InputChecks", "not_finite_in_words"]
+__all__ = ["OF_CLASSES", "IndexBounds", "InputChecks", "classes_in_words", "not_finite_in_words"]
+
+# One observation is of a class, or counts them.
+OF_CLASSES = (CategoricalRV, DirichletMultinomialRV, MultinomialRV)
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -151,6 +159,41 @@ def _mended(values: Array) -> Array:
     """Replace values that are not finite by the median of the others."""
     known = values[np.isfinite(values)]
     return np.where(np.isfinite(values), values, np.median(known) if known.size else 1.0).astype(values.dtype)
+
+
+def classes_in_words(model: pm.Model) -> str:
+    """Say which likelihoods of classes have a single one, or a class that nobody observed; empty if none has."""
+    said = [_unseen_in_words(model, v) for v in model.observed_RVs if isinstance(core_op(v), OF_CLASSES)]
+    return " ".join(filter(None, said))
+
+
+def _unseen_in_words(model: pm.Model, variable: TensorVariable) -> str:
+    """Say what a likelihood of classes says nothing of, where values that are not bounded move its probabilities."""
+    p, value = variable.owner.op.dist_params(variable.owner)[-1], model.rvs_to_values[variable]
+    # Probabilities that are free themselves, as those with a Dirichlet prior, do not run away.
+    open_ended = [v for v in model.free_RVs if v.dtype.startswith("float") and model.rvs_to_transforms[v] is None]
+    moving = [v for v in open_ended if reaches(p, [v], model.basic_RVs)]
+    if not moving:
+        return ""
+    size, data = Evaluator(model, [p.shape[-1], value])(model.initial_point())
+    n_classes, name = int(size), str(variable.name)
+    if n_classes == 1:
+        return (
+            f"{name} has a single class, so that its likelihood is 1 for any {listed([names_of([v]) for v in moving])},"
+            f' and says nothing. If two outcomes are meant, write pm.Bernoulli("{name}", logit_p=...); if more are, give '
+            "p or logit_p a column for each class."
+        )
+    is_counted = getattr(variable.owner.op, "ndim_supp", 0) == 1
+    seen = np.flatnonzero(data.reshape(-1, n_classes).any(axis=0)) if is_counted else np.unique(data)
+    unseen = [str(k) for k in np.setdiff1d(np.arange(n_classes), seen)]
+    if not unseen:
+        return ""
+    classes, its = ("class", "its probability") if len(unseen) == 1 else ("classes", "their probabilities")
+    return (
+        f"No observation of {name} is in {classes} {listed(unseen)}, of 0 to {n_classes - 1}: the data push {its} to "
+        f"0, and the priors alone say how near. Leave the {classes} out, or see that all that moves {its} has a proper "
+        "prior."
+    )
 
 
 def not_finite_in_words(values: Array) -> str:

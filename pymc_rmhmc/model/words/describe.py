@@ -18,18 +18,20 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_rmhmc.errors import UnsupportedModelError, counted, listed, wrapped
 from pymc_rmhmc.model.compile import CompiledBlock, CompiledModel, compile_model
+from pymc_rmhmc.model.field.affinity import FieldObservation
 from pymc_rmhmc.model.field.field_or_other import InField
 from pymc_rmhmc.model.forms.joint_model import NO_HYPERPARAMETERS, JointModel, JointPlan
 from pymc_rmhmc.model.forms.priors import GAUSSIAN_VECTORS, LatentVariable
 from pymc_rmhmc.model.general.blocks_or_graph import InGraphChart, blocks_or_graph, continuous_variables
 from pymc_rmhmc.model.general.cost import cost_in_words, is_expensive
 from pymc_rmhmc.model.general.density import GraphReading
+from pymc_rmhmc.model.graph.graphs import Evaluator
 from pymc_rmhmc.model.graph.source_code import distribution_of
 from pymc_rmhmc.model.observed.observation import names_by_value, names_of
 from pymc_rmhmc.model.structure import LatentBlock, ModelStructure
 from pymc_rmhmc.model.together import (
     check_together,
-    no_data_in_words,
+    data_in_words,
     plan_together,
     read_together,
     warnings_of,
@@ -77,6 +79,8 @@ class BlockDescription:
         The curvatures that they give, which are position-dependent metrics.
     depends_on : tuple of str
         The hyperparameters that enter.
+    n_predictors : int
+        How many of those numbers each observation reads; 0 if that differs.
     """
 
     name: str
@@ -86,6 +90,7 @@ class BlockDescription:
     likelihoods: tuple[str, ...]
     kinds: tuple[str, ...]
     depends_on: tuple[str, ...]
+    n_predictors: int = 1
 
     @property
     def likelihoods_by_variable(self) -> list[tuple[str, str]]:
@@ -231,7 +236,8 @@ class ModelDescription:
 
         def kind(block: BlockDescription) -> Hashable:
             labels = tuple(likelihood for _, likelihood in block.likelihoods_by_variable)
-            return block.n_latent, block.n_sites, block.prior, labels, block.kinds, len(block.depends_on)
+            sizes = block.n_latent, block.n_sites, block.n_predictors
+            return sizes, block.prior, labels, block.kinds, len(block.depends_on)
 
         return _grouped(self.blocks, kind)
 
@@ -250,8 +256,7 @@ class ModelDescription:
     @staticmethod
     def _block_cells(group: Sequence[BlockDescription]) -> tuple[str, ...]:
         first = group[0]
-        seen = counted(first.n_sites, "observation")
-        values = f"{first.n_latent}" + (f" behind {seen}" if first.n_sites != first.n_latent else "")
+        values = f"{first.n_latent}{_behind(first)}"
         observed = "; ".join(
             f"{listed(dict.fromkeys(block.likelihoods_by_variable[i][0] for block in group), '')}: {likelihood}"
             for i, (_, likelihood) in enumerate(first.likelihoods_by_variable)
@@ -343,7 +348,7 @@ def describe_in_metric(
 ) -> ModelDescription:
     """Return what is said of variables that are sampled in a metric of the whole model, with what is left over."""
     steps, reasons = _left_over(model, variables)
-    return ModelDescription((), metric, (), "", steps, reasons, warning=no_data_in_words(model), in_metric=said)
+    return ModelDescription((), metric, (), "", steps, reasons, warning=data_in_words(model), in_metric=said)
 
 
 def _left_over(model: pm.Model, variables: Sequence[TensorVariable]) -> tuple[dict[str, str], dict[str, str]]:
@@ -370,9 +375,25 @@ def _field(model: pm.Model, metric: str, found: InField) -> ModelDescription:
     made_of += [f"the dense covariance of {names_of(choice.kernels)}"] if choice.kernels else []
     prior = f"Gaussian field with {' and '.join(made_of)}, because {found.why}"
     name = " + ".join(names_of([v]) for v in choice.latents)
-    block = BlockDescription(name, maps.size, n_sites, prior, tuple(said), (), above)
+    n_predictors = _predictors_each(model, choice.observations)
+    block = BlockDescription(name, maps.size, n_sites, prior, tuple(said), (), above, n_predictors)
     steps, reasons = _left_over(model, [*choice.latents, *plan.theta.variables])
-    return ModelDescription((block,), metric, above, "", steps, reasons, warning=no_data_in_words(model))
+    return ModelDescription((block,), metric, above, "", steps, reasons, warning=data_in_words(model))
+
+
+def _predictors_each(model: pm.Model, observations: Sequence[FieldObservation]) -> int:
+    """Return how many predictors each observation has; 0 if some have more of them than others."""
+    found = set()
+    for each in observations:
+        sizes = [math.prod(shape) for shape in each.shapes]
+        n_observed = max(sizes)
+        if each.variable in model.observed_RVs:
+            (data,) = Evaluator(model, [model.rvs_to_values[each.variable]])(model.initial_point())
+            # A vector of counts is one observation.
+            n_observed = math.prod(data.shape[: data.ndim - getattr(each.variable.owner.op, "ndim_supp", 0)])
+        whole, rest = divmod(sum(sizes), n_observed)
+        found.add(0 if rest else whole)
+    return found.pop() if len(found) == 1 else int(not found)
 
 
 def _general(model: pm.Model, point: Point, found: InGraphChart, *, emulates: bool) -> ModelDescription:
@@ -392,7 +413,7 @@ def _general(model: pm.Model, point: Point, found: InGraphChart, *, emulates: bo
     # There is no emulator of a density that another step changes, or on a circle.
     is_dear = emulates and not (steps or reading.periods) and is_expensive(n_values, reading.gradient_seconds)
     dear = DEAR.format(cost_in_words(reading.gradient_seconds)) if is_dear else ""
-    warning, charted = no_data_in_words(model), _in_the_chart(reading)
+    warning, charted = data_in_words(model), _in_the_chart(reading)
     return ModelDescription((), "flat", (), "", steps, reasons, advice, warning, charted, found.why, dear=dear)
 
 
@@ -498,6 +519,15 @@ def _grouped[T](items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[
     for item in items:
         groups.setdefault(kind(item), []).append(item)
     return list(groups.values())
+
+
+def _behind(block: BlockDescription) -> str:
+    """Say how many observations latent values are behind, and how many predictors each has, if it has several."""
+    if block.n_predictors < 2:
+        noun = "observation" if block.n_predictors else "predictor"
+        return "" if block.n_sites == block.n_latent else f" behind {counted(block.n_sites, noun)}"
+    seen = counted(block.n_sites // block.n_predictors, "observation")
+    return f" behind {seen} of {block.n_predictors} predictors each"
 
 
 def _names_in(block: BlockDescription) -> list[str]:
