@@ -394,6 +394,82 @@ def test_a_forgotten_observed_is_said(case, caplog):
     assert [r.message for r in caplog.records] == ([warning] if says else [])
 
 
+def _of_classes(likelihood, n_classes, *, free=True):
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, pm.HalfNormal("s"), shape=(4, n_classes)) if free else pm.Dirichlet("u", np.ones(n_classes))
+        likelihood(u[np.arange(12) % 4] if free else u)
+    return model
+
+
+def _classes(seen, n_classes, *, free=True):
+    data = np.resize(seen, 12)
+    if not free:
+        return _of_classes(lambda p: pm.Categorical("y", p=p, observed=data), n_classes, free=False)
+    return _of_classes(lambda eta: pm.Categorical("y", logit_p=eta, observed=data), n_classes)
+
+
+def _counts(row):
+    def multinomial(eta):
+        pm.Multinomial("y", n=sum(row), p=pm.math.softmax(eta, axis=1), observed=np.resize(row, (12, len(row))))
+
+    return _of_classes(multinomial, len(row))
+
+
+def _ordered(seen):
+    def ordered(eta):
+        pm.OrderedLogistic("y", eta=eta[:, 0], cutpoints=[-1.0, 0.0, 1.0], observed=np.resize(seen, 12))
+
+    return _of_classes(ordered, 1)
+
+
+CLASSES = {
+    "all": (lambda: _classes([0, 1, 2], 3), ""),
+    "all, counted": (lambda: _counts([2, 1, 2]), ""),
+    "one": (lambda: _classes([0], 1), 'y has a single class, .* is 1 for any u, .*write pm.Bernoulli."y", logit_p=...'),
+    "one, counted": (lambda: _counts([3]), "y has a single class"),
+    "the last unseen": (lambda: _classes([0, 1], 3), "No observation of y is in class 2, of 0 to 2: .* its probability"),
+    "two unseen": (lambda: _classes([2], 3), "is in classes 0, 1, of 0 to 2: .* their probabilities"),
+    "unseen, counted": (lambda: _counts([2, 0, 1]), "is in class 1, of 0 to 2"),
+    "unseen, ordered": (lambda: _ordered([0, 2, 3]), "is in class 1, of 0 to 3"),
+    "unseen, bounded": (lambda: _classes([0, 1], 3, free=False), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_classes_that_data_say_nothing_of_are_said(case):
+    build, says = CLASSES[case]
+    warning = describe(build()).warning
+    assert re.search(says, warning) if says else not warning
+
+
+@pytest.mark.parametrize("chart", ["field", "graph", "latent"])
+def test_a_class_that_nobody_observed_is_said_when_a_step_is_built(chart, caplog):
+    with _classes([0, 1], 3) if chart != "latent" else _ordered([0, 2, 3]), caplog.at_level("WARNING", logger="pymc"):
+        RMHMC(metric=FlatMetric(chart=chart))
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("No observation of y is in class")
+
+
+def test_observations_of_several_predictors_are_counted_once():
+    """Not each predictor of them, as where two likelihoods have one and two."""
+    metric = {"metric": FlatMetric(chart="field")}
+    assert "12 values behind 12 observations of 2 predictors each, Gaussian" in _one_line(
+        describe(_classes([0, 1, 2], 3), **metric)
+    )
+    assert "12 values behind 12 observations of 2 predictors each, Gaussian" in _one_line(
+        describe(_counts([2, 1, 2]), **metric)
+    )
+    with pm.Model() as model:
+        f, g = (pm.Normal(name, 0, pm.HalfNormal(f"s_{name}"), shape=10) for name in "fg")
+        pm.Normal("y", f, pm.math.exp(g), observed=np.arange(10.0))
+    (block,) = describe(model, **metric).blocks
+    assert (block.n_latent, block.n_sites, block.n_predictors) == (20, 20, 2)
+    assert "20 values behind 10 observations of 2 predictors each, " in _one_line(describe(model, **metric))
+    with model:
+        pm.Poisson("z", pm.math.exp(f[:4]), observed=np.arange(4))
+    assert "20 values behind 24 predictors, " in _one_line(describe(model, **metric))
+
+
 def test_two_processes_of_one_likelihood_go_by_the_users_names():
     with pm.Model() as model:
         f, g = _gp("f"), _gp("g")

@@ -132,6 +132,29 @@ def mean_and_scale():
     pm.Normal("y", a[GROUP], pt.exp(b[GROUP]), observed=REAL)
 
 
+def walk_and_noise():
+    """Both are parameters as they are, with nothing done to the mean."""
+    walk = pm.GaussianRandomWalk("walk", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(0, 5), shape=T)
+    h = pm.AR("h", rho=[0.5], sigma=pm.HalfNormal("t"), init_dist=pm.Normal.dist(0, 1), shape=T)
+    pm.Normal("y", walk, pt.exp(h), observed=NORMALS)
+
+
+def process_and_noise():
+    h = pm.AR("h", rho=[0.5], sigma=pm.HalfNormal("t"), init_dist=pm.Normal.dist(0, 1), shape=T)
+    pm.Normal("y", process("centred", T), pt.exp(h), observed=NORMALS)
+
+
+def one_value_in_both(how: str) -> Callable[[], None]:
+    """The mean and the logarithm of the scale are one value, found once or twice."""
+
+    def build():
+        a = pm.Normal("a", 0.2, pm.HalfNormal("s"), shape=6)
+        mean = a[GROUP]
+        pm.Normal("y", mean, pt.exp(mean if how == "once" else a[GROUP]), observed=REAL)
+
+    return build
+
+
 def softmax():
     s, mu = pm.HalfNormal("s", 1, shape=2), pm.Normal("mu", 0, 1, shape=2)
     a = pm.Normal("a", mu, s, shape=(6, 2))
@@ -292,6 +315,10 @@ READ = {
     "eight schools": Read(schools, {"mu", "theta"}, ()),
     "zero-inflated walk": Read(zero_inflated, {"walk", "day"}, (1,)),
     "mean and log scale": Read(mean_and_scale, {"a", "b", "mu", "ls"}, (2,)),
+    "walk and its noise": Read(walk_and_noise, {"walk", "h"}, (2,)),
+    "process and its noise": Read(process_and_noise, {"f", "h"}, (2,)),
+    "one value in both, found once": Read(one_value_in_both("once"), {"a"}, (1,)),
+    "one value in both, found twice": Read(one_value_in_both("twice"), {"a"}, (2,)),
     "softmax": Read(softmax, {"a", "mu"}, (1,)),
     "classes": Read(classes, {"u"}, (1,)),
     "discrimination": Read(discrimination, {"ability", "b"}, (1,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -12,12 +13,12 @@ import pytest
 from scipy import sparse
 
 import pymc_rmhmc.model.field.residuals as residuals_module
-from pymc_rmhmc import register_residuals
+from pymc_rmhmc import describe, register_residuals
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError
 from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.model.field.affinity import FieldGraphs
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
-from pymc_rmhmc.model.field.field_or_other import as_field, field_asked_for
+from pymc_rmhmc.model.field.field_or_other import FIELD, InField, as_field, field_asked_for
 from pymc_rmhmc.model.field.maps import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.field.residuals import has_residuals
 from pymc_rmhmc.model.graph.graphs import by_python, value_inputs
@@ -362,6 +363,45 @@ def test_what_breaks_it_is_left_out_by_name():
     (observation,) = plan.choice.observations
     assert observation.likelihood is None
     assert len(observation.predictors) == 2
+
+
+def test_a_scale_that_is_negative_where_it_is_moved_is_a_predictor():
+    """PyMC's check of it raises in the density, which is not what is asked."""
+
+    def build():
+        x, h = pm.Normal("x", 0, 1, shape=30), pm.Normal("h", 2, 1, shape=30)
+        pm.Normal("y", x, 0.1 * h, observed=np.linspace(-1, 1, 30))
+
+    plan = planned(build)
+    (observation,) = plan.choice.observations
+    assert observation.shapes == ((30,), (30,))
+
+
+def several(n_predictors: int) -> pm.Model:
+    """A mean and a scale that are sums of exponentials."""
+    with pm.Model() as model:
+        parts = [pt.exp(pm.Normal(f"x{i}", 0, pm.HalfNormal(f"s{i}"), shape=30)) for i in range(n_predictors)]
+        pm.Normal("y", sum(parts[1:]), parts[0], observed=np.linspace(-1, 1, 30))
+    return model
+
+
+def test_more_predictors_than_are_taken_are_counted():
+    assert isinstance(as_field(several(8), several(8).initial_point()), InField)
+    said = "y has 9 predictors (a Gaussian field takes up to 8)"
+    assert as_field(several(9), several(9).initial_point()) == said
+    assert f"because the model has no latent Gaussian block, and {said}:" in " ".join(str(describe(several(9))).split())
+
+
+def test_processes_behind_several_predictors_that_are_too_large_are_counted():
+    """Nothing is said where no observation has several."""
+    x, policy = np.linspace(0, 1, 90)[:, None], replace(FIELD, most_dense=150)
+    for is_several in (True, False):
+        with pm.Model() as model:
+            f, g = (pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, pm.Gamma(f"l{k}", 2, 2))).prior(k, x) for k in "fg")
+            mean, scale_of_y = (f, pt.exp(g)) if is_several else (f + g, 1.0)
+            pm.Normal("y", mean, scale_of_y, observed=x[:, 0])
+        said = as_field(model, model.initial_point(), policy)
+        assert said == ("f, g have 180 values (a Gaussian field takes up to 150 of processes)" if is_several else "")
 
 
 def test_a_prior_that_depends_on_it_and_is_not_gaussian_is_named():

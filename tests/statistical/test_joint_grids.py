@@ -9,7 +9,7 @@ import pytest
 from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
-from pymc_rmhmc import RMHMC
+from pymc_rmhmc import RMHMC, FlatMetric
 from tests.steps.conftest import draw
 
 pytestmark = pytest.mark.slow
@@ -204,3 +204,34 @@ def _cumulative(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.
     points = np.unique(values)
     mass = np.array([weight[values == point].sum() for point in points])
     return points + 0.5 * (points[1] - points[0]), np.cumsum(mass)
+
+
+@pytest.mark.parametrize("how", ["once", "twice"])
+def test_a_value_that_is_both_mean_and_log_scale(how):
+    """Given the scale of the values each has a grid of its own: their posterior is no product of two likelihoods."""
+    group, sizes = np.repeat(np.arange(3), (2, 5, 12)), (0, 2, 7, 19)
+    data = np.random.default_rng(2).normal(0.5, 1.5, group.size)
+    with pm.Model() as model:
+        s = pm.LogNormal("s", *PRIORS[1])
+        a = pm.Normal("a", 0, s, shape=3)
+        mean = a[group]
+        pm.Normal("y", mean, pm.math.exp(mean if how == "once" else a[group]), observed=data)
+    idata = draw(model, RMHMC(metric=FlatMetric(chart="field"), model=model), draws=4000, tune=1000, chains=2)
+
+    log_s, values = PRIORS[1][0] + PRIORS[1][1] * AXIS, np.linspace(-8.0, 8.0, 4001)
+    likelihood = np.array([
+        norm.logpdf(data[first:last, None], values, np.exp(values)).sum(axis=0)
+        for first, last in zip(sizes, sizes[1:], strict=False)
+    ])  # fmt: skip
+    joint = likelihood + norm.logpdf(values, 0.0, np.exp(log_s)[:, None])[:, None]
+    evidence = logsumexp(joint, axis=2)
+    log_weight = norm.logpdf(AXIS) + evidence.sum(axis=1)
+    weight = np.exp(log_weight - logsumexp(log_weight))
+    given = np.exp(joint - evidence[..., None])
+    for power in (1, 2):
+        true = weight @ (given @ values**power)
+        drawn = idata.posterior["a"] ** power
+        error = np.asarray(az.mcse(drawn, method="mean"))
+        assert (np.abs(drawn.mean(("chain", "draw")).values - true) < 4.0 * error).all()
+    drawn = np.log(idata.posterior["s"])
+    assert abs(float(drawn.mean()) - weight @ log_s) < 4.0 * float(az.mcse(drawn, method="mean"))

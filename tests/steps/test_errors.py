@@ -365,6 +365,19 @@ def test_a_start_with_no_density_says_so():
             step.step({**model.initial_point(), "f": np.full(N, 2000.0)})
 
 
+@pytest.mark.slow
+def test_a_scale_that_is_no_number_where_the_chain_starts_is_named():
+    """In a field PyMC's own checks raised when the model was read."""
+    with pm.Model() as model:
+        f, h = (pm.Normal(name, 0, pm.HalfNormal(f"s_{name}"), shape=80) for name in "fh")
+        pm.Normal("y", f, pm.math.sqrt(h - 1.0), observed=np.sin(np.arange(80.0)))
+    with model:
+        step = RMHMC()
+    says = "f . h: .*the log density of y is nan, since the argument sigma of y is NaN at position 0"
+    with pytest.raises(ConfigurationError, match=says):
+        pm.sample(5, tune=5, chains=1, cores=1, step=step, progressbar=False, model=model)
+
+
 def test_pymc_never_takes_it_by_itself():
     from pymc.step_methods.compound import Competence
 

@@ -54,7 +54,7 @@ MOVED, SPREAD, FAR = 0.5, 0.3, 3.0
 FEWEST_DENSE = 11
 # As many predictors of one observed variable are looked at; what is said of more.
 MOST_PREDICTORS = 8
-TOO_MANY = f"predictors, and a Gaussian field takes up to {MOST_PREDICTORS}"
+TOO_MANY = f"predictors (a Gaussian field takes up to {MOST_PREDICTORS})"
 
 
 @dataclass(frozen=True, eq=False)

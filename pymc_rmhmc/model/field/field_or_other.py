@@ -103,7 +103,7 @@ def _why_not(plan: FieldPlan | str, policy: FieldPolicy) -> str:
     n_dense = sum(math.prod(_shape(plan.model, plan.graphs.point, v)) for v in kernels)
     if n_dense <= policy.most_dense or not any(_reads_several(o.variable, latents) for o in plan.choice.observations):
         return ""
-    return f"{_named(kernels)} have {n_dense} values, and a Gaussian field takes up to {policy.most_dense} of processes"
+    return f"{_named(kernels)} have {n_dense} values (a Gaussian field takes up to {policy.most_dense} of processes)"
 
 
 def effects_as_field(
