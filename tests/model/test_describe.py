@@ -396,8 +396,10 @@ def test_a_forgotten_observed_is_said(case, caplog):
 
 def _of_classes(likelihood, n_classes, *, free=True):
     with pm.Model() as model:
-        u = pm.Normal("u", 0, pm.HalfNormal("s"), shape=(4, n_classes)) if free else pm.Dirichlet("u", np.ones(n_classes))
-        likelihood(u[np.arange(12) % 4] if free else u)
+        if free:
+            likelihood(pm.Normal("u", 0, pm.HalfNormal("s"), shape=(4, n_classes))[np.arange(12) % 4])
+        else:
+            likelihood(pm.Dirichlet("u", np.ones(n_classes)))
     return model
 
 
@@ -427,7 +429,7 @@ CLASSES = {
     "all, counted": (lambda: _counts([2, 1, 2]), ""),
     "one": (lambda: _classes([0], 1), 'y has a single class, .* is 1 for any u, .*write pm.Bernoulli."y", logit_p=...'),
     "one, counted": (lambda: _counts([3]), "y has a single class"),
-    "the last unseen": (lambda: _classes([0, 1], 3), "No observation of y is in class 2, of 0 to 2: .* its probability"),
+    "the last unseen": (lambda: _classes([0, 1], 3), "No observation of y is in class 2, of 0 to 2: .* its proba"),
     "two unseen": (lambda: _classes([2], 3), "is in classes 0, 1, of 0 to 2: .* their probabilities"),
     "unseen, counted": (lambda: _counts([2, 0, 1]), "is in class 1, of 0 to 2"),
     "unseen, ordered": (lambda: _ordered([0, 2, 3]), "is in class 1, of 0 to 3"),

@@ -180,8 +180,8 @@ def _unseen_in_words(model: pm.Model, variable: TensorVariable) -> str:
     if n_classes == 1:
         return (
             f"{name} has a single class, so that its likelihood is 1 for any {listed([names_of([v]) for v in moving])},"
-            f' and says nothing. If two outcomes are meant, write pm.Bernoulli("{name}", logit_p=...); if more are, give '
-            "p or logit_p a column for each class."
+            f' and says nothing. If two outcomes are meant, write pm.Bernoulli("{name}", logit_p=...); if more are, '
+            "give p or logit_p a column for each class."
         )
     is_counted = getattr(variable.owner.op, "ndim_supp", 0) == 1
     seen = np.flatnonzero(data.reshape(-1, n_classes).any(axis=0)) if is_counted else np.unique(data)
