@@ -61,7 +61,7 @@ def _basis(
         return None
     (moved,) = replaced([slope], {predictor: _like(place, predictor)})
     given = value_inputs(model, [moved])
-    function, rng = by_python([place, *given], moved), np.random.default_rng(0)
+    function, rng = by_python([place, *given], moved, with_checks=False), np.random.default_rng(0)
     known, found = [np.asarray(point[str(v.name)]) for v in given], list[Array]()
     for _ in range(PROBES_BY_CLASS * shape[-1]):
         # Other predictors and hyperparameters move as well: where they begin, a slope may happen to be 0.
