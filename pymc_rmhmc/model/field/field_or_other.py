@@ -99,11 +99,15 @@ def _why_not(plan: FieldPlan | str, policy: FieldPolicy) -> str:
     crowded = [reason for reason in reasons if reason.endswith(TOO_MANY)]
     if crowded or isinstance(plan, str):
         return crowded[0] if crowded else ""
-    kernels, latents = plan.choice.kernels, plan.choice.latents
-    n_dense = sum(math.prod(_shape(plan.model, plan.graphs.point, v)) for v in kernels)
+    kernels, latents, n_dense = plan.choice.kernels, plan.choice.latents, _n_together(plan)
     if n_dense <= policy.most_dense or not any(_reads_several(o.variable, latents) for o in plan.choice.observations):
         return ""
     return f"{_named(kernels)} have {n_dense} values (a Gaussian field takes up to {policy.most_dense} of processes)"
+
+
+def _n_together(plan: FieldPlan) -> int:
+    """Return how many values have a dense covariance: of alike vectors each contrast is a part by itself."""
+    return sum(each.size for each in plan.kernels if each.same_as is None)
 
 
 def effects_as_field(
@@ -169,9 +173,7 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     if reason and kernels:
         return f"{reason}, next to which {_named(kernels)} {'has' if len(kernels) == 1 else 'have'} few values"
     is_large = n_sparse + n_dense >= policy.fewest_of_several
-    # Of alike vectors each contrast is a part by itself.
-    n_together = sum(each.size for each in plan.kernels if each.same_as is None)
-    if reason or not is_large or n_together > policy.most_dense or _outside(plan):
+    if reason or not is_large or _n_together(plan) > policy.most_dense or _outside(plan):
         return reason
     several = [o.variable for o in plan.choice.observations if _reads_several(o.variable, latents)]
     verb = "reads" if len(several) == 1 else "read"
