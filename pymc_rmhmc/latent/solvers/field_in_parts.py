@@ -22,7 +22,6 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement, Pulled
 from pymc_rmhmc.latent.field.field_parts import FieldParts, SitePart, TermOfPart, kernel_columns
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.forms.dense import DenseOperator
 from pymc_rmhmc.latent.operators import Operator
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from pymc_rmhmc.latent.solvers.rows import of_row
@@ -104,7 +103,7 @@ class FieldInParts:
             raise PriorFailure(Failure.NON_FINITE)
         self._ends = _kernel_ends(stated)
         if like is not None and np.array_equal(like._stated.numbers, stated.numbers):
-            self._operators: list[DenseOperator | None] = like._operators
+            self._operators: list[Operator | None] = like._operators
             self._known: list[_Residuals] = like._known
             self.parts: list[_Part] = like.parts
             if like.sites is not sites:
@@ -121,11 +120,11 @@ class FieldInParts:
         self.log_constant += 0.5 * LOG_2PI * self._n_unseen
         self.log_evidence = self.log_constant + sum(part.space.log_evidence for part in self.parts)
 
-    def _kernel_operators(self) -> list[DenseOperator | None]:
+    def _kernel_operators(self) -> list[Operator | None]:
         """Factorise every K that is not of the sparse part, those of one group once."""
         maps, sparse_part = self._stated.maps, self._field.sparse
         skipped = () if sparse_part is None else sparse_part.kernels
-        made: list[DenseOperator | None] = []
+        made: list[Operator | None] = []
         for k, (kernel, (start, end)) in enumerate(zip(maps.kernels, self._ends, strict=True)):
             like = None if kernel.same_as is None else made[kernel.same_as]
             if k in skipped:
@@ -134,7 +133,7 @@ class FieldInParts:
             matrix = self._stated.numbers[start:end].reshape(kernel.size, kernel.size)
             given = (None, matrix) if kernel.is_factor else (matrix.T, None)
             stated = StatedDense(given[0], 0.0, kernel.is_variable, moves=kernel.moves, factor=given[1])
-            made.append(cast("DenseOperator", operator_of(stated, like)))
+            made.append(operator_of(stated, like))
         return made
 
     def _residuals_of(self, part: SitePart) -> _Residuals:
@@ -202,7 +201,7 @@ class FieldInParts:
     def _n_unseen(self) -> int:
         return sum(self._stated.maps.kernels[k].size for k in self._field.unseen)
 
-    def unseen_with(self, values: Array) -> list[tuple[DenseOperator, Array]]:
+    def unseen_with(self, values: Array) -> list[tuple[Operator, Array]]:
         """Return the kernels that no row reads, each with its part of values."""
         found, first = [], 0
         for k in self._field.unseen:
@@ -347,7 +346,7 @@ class FieldInParts:
         operator = self._operators[kernel]
         assert operator is not None
         if self._stated.maps.kernels[kernel].is_factor:
-            bar = np.tril((bar + bar.T) @ np.tril(operator.factor))
+            bar = np.tril((bar + bar.T) @ operator.matrix())
         total[slice(*self._ends[kernel])] += bar.ravel()
 
     def _add_residuals(self, known: _Residuals, by_spread: Array, by_values: Array, total: Array) -> None:
