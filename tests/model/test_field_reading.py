@@ -543,6 +543,18 @@ def test_a_vector_may_be_a_parameter_as_it_is():
     assert read.moving.maps.predictors.n_rows == 24
 
 
+def test_a_small_spread_hides_no_other_observation():
+    """Where one spread is small, slopes of its observation leave those of others no digits."""
+    where = np.array([0, 3, 3, 5, 9, 10, 2, 1, 4, 6])
+    with pm.Model() as model:
+        f, g, s = process("f"), process("g"), pm.HalfNormal("s")
+        b = pm.Normal("b", 0, s, shape=3)
+        pm.Normal("y", f[where], pt.exp(b[where % 3] + 5.0 * s * g[where]), observed=where / 2.0)
+    read = plan_field(model, model.initial_point()).read()
+    assert not isinstance(read, str), read
+    assert read.moving.maps.predictors.n_rows == 20
+
+
 @pytest.mark.parametrize("form", ["rows", "outputs", "a loop", "whitened one by one"])
 def test_alike_processes_are_kernels_of_one_covariance(form):
     with pm.Model() as model:

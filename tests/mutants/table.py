@@ -471,9 +471,9 @@ GEOMETRY = [
     Mutant(
         "contrast-left-out",
         "the data say less of the classes than they do",
-        "_basis",
-        "return np.asarray(directions[sizes > ROUNDING * sizes[0]].T)",
-        "return np.asarray(directions[: max(1, (sizes > ROUNDING * sizes[0]).sum() - 1)].T)",
+        "_directions",
+        "return np.asarray(directions[sizes > ROUNDING * sizes[0]])",
+        "return np.asarray(directions[: max(1, (sizes > ROUNDING * sizes[0]).sum() - 1)])",
         "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
     ),
     Mutant(

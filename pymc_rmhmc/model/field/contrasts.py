@@ -72,8 +72,17 @@ def _basis(
     slopes = np.concatenate([each for each in found if np.isfinite(each).all()] or [np.zeros((1, shape[-1]))])
     if not slopes.any():
         return None
+    # Under a spread that is small somewhere a slope leaves others no digits: which there are is seen of each by itself.
+    lengths = np.linalg.norm(slopes, axis=1, keepdims=True)
+    found_of_each = _directions(slopes[lengths[:, 0] > 0.0] / lengths[lengths[:, 0] > 0.0])
+    together = _directions(slopes)
+    return (together if len(together) == len(found_of_each) else found_of_each).T
+
+
+def _directions(slopes: Array) -> Array:
+    """Return an orthonormal basis of slopes (n, K), as rows, those with the largest mean square first."""
     _, sizes, directions = np.linalg.svd(slopes, full_matrices=False)
-    return np.asarray(directions[sizes > ROUNDING * sizes[0]].T)
+    return np.asarray(directions[sizes > ROUNDING * sizes[0]])
 
 
 def _like(value: TensorVariable, node: TensorVariable) -> TensorVariable:
