@@ -42,6 +42,13 @@ def alike(n: int, k: int, *, is_variable: bool = False, is_factor: bool = False)
     return [first, *(replace(first, same_as=0) for _ in range(k - 1))]
 
 
+def moved(maps: FieldMaps, read: list[int]) -> FieldMaps:
+    """The same, with a number of θ in what rows read of the latent values of some kernels."""
+    size = maps.kernels[0].size
+    number = np.isin(maps.predictors.column // size, read).astype(np.int64)
+    return replace(maps, predictors=replace(maps.predictors, number=number))
+
+
 HELMERT = np.array([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]]) / np.sqrt([[2.0], [6.0]])
 KERNELS = [FieldKernel(5, True, False), FieldKernel(5, False, True)]
 # What is in each, and how many parts are of the sites' size, with a rest or without, and with how many unseen.
@@ -69,6 +76,13 @@ MAPS = {
     "of alike factors": (of_classes(4, alike(4, 3, is_factor=True), HELMERT), 2, 0, 1),
     "alike classes one by one": (of_classes(4, alike(4, 3), np.eye(3)), 3, 0, 0),
     "contrasts that are not orthogonal": (of_classes(4, alike(4, 3), np.array([[1.0, -1, 0], [0, 1, -1]])), 1, 0, 1),
+    "next to orthogonal": (of_classes(4, alike(4, 3), np.array([[1.0, 9e-6, 0.0], [0.0, 1.0, -9e-6]])), 1, 0, 1),
+    "rows of other sizes": (
+        of_classes(4, alike(4, 2), np.array([[1.0, 1.0], [1e-11, -1e-11]])), 2, 0, 0
+    ),
+    "one as it is, one by a number": (
+        moved(of_classes(4, [FieldKernel(4, False, False)] * 2, np.ones((1, 2))), [1]), 1, 0, 0
+    ),
     "four of eight directions": (of_classes(3, alike(3, 8), hadamard(8)[2:6] / np.sqrt(8.0)), 4, 0, 4),
 }  # fmt: skip
 IN_PARTS = pytest.mark.parametrize("name", MAPS)

@@ -29,7 +29,7 @@ type Indices = NDArray[np.int64]
 # Sites for each value with a dense covariance, up to which matrices are of the sites' size: those of the values' take
 # twice the products.
 MOST_SITES = 1.3
-# Of an entry over the largest: what rounding leaves of a rotation.
+# Of an entry over the largest of its row: what rounding leaves of a rotation.
 ROUNDING = 1e-10
 
 
@@ -229,8 +229,9 @@ def _rotation(maps: FieldMaps, columns: Indices) -> Rotation | None:
     made = np.vstack(basis)
     if len(made) > len(columns) or (label.max() == 0 and len(made) == len(columns)):
         return None
-    outside = np.linalg.svd(made)[2][len(made) :]
-    return Rotation(columns, np.vstack((made, outside)).T)
+    # Directions whose cosine is next to 0 are no orthonormal basis: the one nearest to them is.
+    left, _, right = np.linalg.svd(made)
+    return Rotation(columns, np.vstack((left @ right[: len(made)], right[len(made) :])).T)
 
 
 def _span(directions: Array) -> Array:
@@ -254,7 +255,9 @@ def _rotated(rows: AffineRows, rotations: tuple[Rotation, ...]) -> AffineRows:
         column, number = each.columns[:, position].T.ravel(), np.repeat(number, r)
         keys, place = np.unique(np.stack((row, column, number)), axis=1, return_inverse=True)
         total = np.bincount(place.ravel(), turned.ravel(), keys.shape[1])
-        kept = np.abs(total) > ROUNDING * np.abs(total).max()
+        largest = np.zeros(rows.n_rows)
+        np.maximum.at(largest, keys[0], np.abs(total))
+        kept = np.abs(total) > ROUNDING * largest[keys[0]]
         rows = replace(
             rows, row=np.concatenate((rows.row[~own], keys[0][kept])),
             column=np.concatenate((rows.column[~own], keys[1][kept])),

@@ -273,8 +273,8 @@ class SiteSpace:
 
     def _bars(
         self, placed: Placement, spread: Array, collected: Array
-    ) -> tuple[list[Any], list[Array] | None]:
-        """Return the derivatives by the operators, and by every A."""
+    ) -> tuple[list[Any], list[Array | None] | None]:
+        """Return the derivatives by the operators, and by every A; None for an identity."""
         if self._is_plain:
             # One array as large as K in place of two.
             operator = self.operator
@@ -290,7 +290,9 @@ class SiteSpace:
         vectors = [term.pullback(bar, collected[where], placed.noise[where]) for term, where in parts]
         if not self._by_design:
             return vectors, None
-        return vectors, [term.design_bar(bar, spread, placed.noise[where]) for term, where in parts]
+        return vectors, [
+            None if term.design is None else term.design_bar(bar, spread, placed.noise[where]) for term, where in parts
+        ]
 
     def _add_covariance_bar(self, total: Array, placed: Placement, spread: Array) -> None:
         """Add the derivative by Q to an (n, n) array in Fortran order, but for what goes through the draw."""
