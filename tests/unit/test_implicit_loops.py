@@ -65,18 +65,18 @@ def place(field, seed: int):
 
 def interpreted(field, integrator, x, p, n_steps: int, step_size: float):
     """The end or None, the failure, and what was counted, of steps without compiled code."""
-    state, failure, n_iter, n_metrics, made = RiemannianState(field.evaluate(x), p), Failure.NONE, 0, 0, 0
-    for step in integrator.path(RiemannianHamiltonian(field), state, n_steps, step_size):
-        state, failure = step.state, step.failure
-        n_iter, n_metrics, made = n_iter + step.n_solver_iter, n_metrics + step.n_metric_evals, made + step.n_steps
-    return state, failure, (n_iter, n_metrics, made)
+    return followed(RiemannianHamiltonian(field), field, integrator, x, p, n_steps, step_size)
 
 
 def compiled(field, integrator, x, p, n_steps: int, step_size: float):
     """The same in compiled code."""
     flow = field.hamiltonian()
     assert flow.advance is not None
-    (step,) = integrator.path(flow, RiemannianState(field.evaluate(x), p), n_steps, step_size)
+    return followed(flow, field, integrator, x, p, n_steps, step_size)
+
+
+def followed(flow, field, integrator, x, p, n_steps: int, step_size: float):
+    step = integrator.path(flow, RiemannianState(field.evaluate(x), p), n_steps, step_size)
     return step.state, step.failure, (step.n_solver_iter, step.n_metric_evals, step.n_steps)
 
 
@@ -227,7 +227,7 @@ def test_the_energy_of_a_models_funnel_falls_in_error_with_the_square_of_the_ste
     x, p = place(field, 3)
     energy, errors = flow.energy(RiemannianState(field.evaluate(x), p)), []
     for n_steps in (16, 32):
-        *_, last = integrator.path(flow, RiemannianState(field.evaluate(x), p), n_steps, 0.32 / n_steps)
+        last = integrator.path(flow, RiemannianState(field.evaluate(x), p), n_steps, 0.32 / n_steps)
         assert last.failure is Failure.NONE
         errors.append(abs(flow.energy(last.state) - energy))
     assert errors[0] < 0.05
