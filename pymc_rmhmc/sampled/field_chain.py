@@ -15,7 +15,6 @@ from pymc_rmhmc.chains.chain import AnyChain, Chain
 from pymc_rmhmc.chains.conditional_density import Plan, Point
 from pymc_rmhmc.errors import counted, listed
 from pymc_rmhmc.latent.charts import GaussianSites, MovingSites
-from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE
 from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model import names_by_value
@@ -36,9 +35,8 @@ __all__ = ["FieldDensity", "FoundField"]
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 
-# Draws in which sites and the hyperparameters' chart are learned, by default; and where each needs dense factors: three
-# classes of 100 points made 58 effective draws a second after 400, and 65 to 87 after 300.
-TUNE, TUNE_DENSE = 400, 300
+# Draws in which sites and the hyperparameters' chart are learned, by default.
+TUNE = 400
 
 
 class FieldDensity(JointBlocksDensity):
@@ -123,9 +121,7 @@ class FoundField:
     @property
     def tune_steps(self) -> int:
         """How many draws tuning takes by default."""
-        maps = self.joint.blocks[0].maps
-        is_dense = maps is not None and maps.n_dense > MOST_CHEAP_DENSE
-        return max(TUNE_DENSE if is_dense else TUNE, 3 * self.joint.theta.size)
+        return max(TUNE, 3 * self.joint.theta.size)
 
     def samplers(self, point: Point, plan: Plan, initial: Point) -> list[AnyChain]:
         """Return one chain of all of them."""
