@@ -162,7 +162,7 @@ def parts_of(maps: FieldMaps) -> FieldParts | None:
     if not maps.kernels or maps.values is not None or len(maps.dense) or not maps.predictors.n_rows:
         return None
     rotations = tuple(_rotations(maps))
-    predictors = _rotated(maps.predictors, rotations)
+    predictors = _rotated(maps.predictors, rotations, maps.size)
     label = _components(maps, predictors)
     of_kernels, in_sites, unseen = kernel_columns(maps), list[SitePart](), list[int]()
     is_taken = np.zeros(maps.size, bool)
@@ -208,8 +208,7 @@ def _rotations(maps: FieldMaps) -> list[Rotation]:
 
 def _rotation(maps: FieldMaps, columns: Indices) -> Rotation | None:
     """Return an orthonormal basis of the directions in which rows read vectors (r, k); None if it is of no use."""
-    rows, which, at = maps.predictors, np.full(maps.size, -1), np.zeros(maps.size, np.int64)
-    which[columns], at[columns] = np.arange(len(columns))[:, None], np.arange(columns.shape[1])
+    rows, (which, at) = maps.predictors, _vectors_and_positions(columns, maps.size)
     read = np.flatnonzero(which[rows.column] >= 0)
     if not read.size or (which[maps.residuals.column] >= 0).any():
         return None
@@ -234,6 +233,13 @@ def _rotation(maps: FieldMaps, columns: Indices) -> Rotation | None:
     return Rotation(columns, np.vstack((left @ right[: len(made)], right[len(made) :])).T)
 
 
+def _vectors_and_positions(columns: Indices, size: int) -> tuple[Indices, Indices]:
+    """Return which of some vectors (r, k) each latent value is of, -1 for none, and where it is in it."""
+    which, at = np.full(size, -1), np.zeros(size, np.int64)
+    which[columns], at[columns] = np.arange(len(columns))[:, None], np.arange(columns.shape[1])
+    return which, at
+
+
 def _span(directions: Array) -> Array:
     """Return an orthonormal basis, as rows."""
     if len(directions) == 1:
@@ -242,12 +248,10 @@ def _span(directions: Array) -> Array:
     return np.asarray(basis[sizes > ROUNDING**0.5 * sizes[0]])
 
 
-def _rotated(rows: AffineRows, rotations: tuple[Rotation, ...]) -> AffineRows:
-    """Return rows of rotated vectors."""
+def _rotated(rows: AffineRows, rotations: tuple[Rotation, ...], size: int) -> AffineRows:
+    """Return rows of so many latent values as rows of rotated vectors."""
     for each in rotations:
-        r, size = len(each.columns), int(max(rows.column.max(initial=0), each.columns.max())) + 1
-        which, at = np.full(size, -1), np.zeros(size, np.int64)
-        which[each.columns], at[each.columns] = np.arange(r)[:, None], np.arange(each.columns.shape[1])
+        r, (which, at) = len(each.columns), _vectors_and_positions(each.columns, size)
         own = which[rows.column] >= 0
         turned = rows.coefficient[own, None] * each.matrix[which[rows.column[own]]]
         position, number = at[rows.column[own]], rows.number[own]
