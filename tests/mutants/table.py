@@ -2283,7 +2283,7 @@ STEPS = [
         "the step size goes on adapting among the draws: no chain of one law",
         "Chain._move",
         "        if tuning:\n            self._learn(outcome, stood=stood)",
-        "        self._learn(outcome, stood=stood)",
+        "        self._learn(outcome, stood=not self._has_failed)",
         "steps/test_state.py::test_draws_are_made_with_the_average_of_tuning[latents alone]",
     ),
     Mutant(
