@@ -17,10 +17,11 @@ from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE, structure_of
 from pymc_rmhmc.latent.forms import operator_of
+from pymc_rmhmc.latent.solvers.apart import of_part
 from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace, MovingWeights, StandingWeights
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
-from pymc_rmhmc.latent.solvers.rows import Rows, of_row
+from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 
 __all__ = [
@@ -101,9 +102,9 @@ def _of_rows(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like:
     for i, where in enumerate(block.rows):
         vector = stated.vectors[0 if is_shared else i]
         known = like.rows[i] if like is not None else rows[0] if rows and is_shared else None
-        own = like.rows[i].sites if like is not None and like.sites is sites else of_row(sites, where)
+        own = like.rows[i].sites if like is not None and like.sites is sites else of_part(sites, where)
         rows.append(_of_a_vector(vector, stated.mean[where], stated.shift[where], own, known))
-    return Rows(rows, block.rows, sites, is_shared=is_shared)
+    return Rows(rows, tuple(block.rows), sites, is_shared=is_shared)
 
 
 def _of_a_design(block: JointBlock, stated: StatedPrior, sites: GaussianSites, like: Any) -> Conditional:

@@ -3021,8 +3021,8 @@ FIELD = [
         "parts-that-forget-the-unseen",
         "what no observation reads of alike processes stays at its mean",
         "PartsPlacement.latents",
-        "self.space.to_model([part.latents for part in self.parts], self.unseen)",
-        "self.space.to_model([part.latents for part in self.parts], 0.0 * self.unseen)",
+        "for part in self.parts], np.asarray(self.unseen))",
+        "for part in self.parts], 0.0 * np.asarray(self.unseen))",
         "unit/test_field_in_parts.py::test_noise_is_placed_with_the_covariance_of_one_precision[of alike variables]",
     ),
     Mutant(

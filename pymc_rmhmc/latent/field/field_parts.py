@@ -155,6 +155,11 @@ class FieldParts:
     sparse: SparsePart | None
     unseen: tuple[int, ...]
 
+    @property
+    def all_parts(self) -> tuple[SitePart | SparsePart, ...]:
+        """Every part that has sites, as they lie in noise."""
+        return self.in_sites if self.sparse is None else (*self.in_sites, self.sparse)
+
 
 @lru_cache(maxsize=8)
 def parts_of(maps: FieldMaps) -> FieldParts | None:
