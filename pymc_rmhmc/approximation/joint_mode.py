@@ -31,7 +31,7 @@ from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites, Site
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_from, conditional_of, prior_of, sites_at
-from pymc_rmhmc.latent.solvers.rows import Rows
+from pymc_rmhmc.latent.solvers.apart import Rows
 from pymc_rmhmc.latent.target import Likelihood
 
 __all__ = [

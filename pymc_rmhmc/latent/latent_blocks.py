@@ -17,11 +17,10 @@ from pymc_rmhmc.latent.conditional import Conditional
 from pymc_rmhmc.latent.field.field_parts import parts_of
 from pymc_rmhmc.latent.field.field_structure import MOST_CHEAP_DENSE, structure_of
 from pymc_rmhmc.latent.forms import operator_of
-from pymc_rmhmc.latent.solvers.apart import of_part
+from pymc_rmhmc.latent.solvers.apart import Rows, of_part
 from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
 from pymc_rmhmc.latent.solvers.latent_space import LatentSpace, MovingWeights, StandingWeights
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
-from pymc_rmhmc.latent.solvers.rows import Rows
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace, Term
 
 __all__ = [
