@@ -26,7 +26,7 @@ SEEDS = 100
 # How much of the likelihood the reference has.
 SHARES = {"gp": 0.4, "gp, nearly": 0.95}
 # Heavy tails take longer; the root mean square of so many z-scores lies between these quantiles.
-HEAVY_SEEDS, LEAST_PROBABLE = 40, 1e-3
+HEAVY_SEEDS, LEAST_PROBABLE = 25, 1e-3
 GRID = (np.arange(1500) + 0.5) / 1500
 
 

@@ -329,32 +329,6 @@ def test_ranks_of_the_truth_among_the_steps_own_draws_are_uniform():
     assert p_value(np.array(of_shifted)) < LEVEL
 
 
-def additive(rng, reparameterize):
-    """Two processes of different inputs, and a level."""
-    x = rng.uniform(-2.0, 2.0, (25, 2))
-    ls, amplitude = pm.InverseGamma("ls", 5.0, 5.0, shape=2), pm.HalfNormal("amplitude", 1.0, shape=2)
-    parts = [
-        pm.gp.Latent(cov_func=amplitude[i] ** 2 * pm.gp.cov.Matern52(1, ls=ls[i])).prior(
-            f"f{i}", X=x[:, i : i + 1], reparameterize=reparameterize
-        )
-        for i in range(2)
-    ]
-    y = rng.poisson(np.exp(np.sin(2.0 * x[:, 0]) + 0.5 * x[:, 1]))
-    pm.Poisson("y", mu=pm.math.exp(pm.Normal("level") + parts[0] + parts[1]), observed=y)
-    return ["ls", "amplitude", "level", "f0", "f1"]
-
-
-def basis(rng, reparameterize):
-    """A process in a basis."""
-    x = np.sort(rng.uniform(-2.0, 2.0, 40))
-    amplitude, ls = pm.HalfNormal("amplitude", 2.0), pm.InverseGamma("ls", 5.0, 5.0)
-    form = "noncentered" if reparameterize else "centered"
-    gp = pm.gp.HSGP(m=[12], c=1.5, cov_func=amplitude**2 * pm.gp.cov.Matern52(1, ls=ls), parametrization=form)
-    f = gp.prior("f", X=x[:, None])
-    pm.Poisson("y", mu=pm.math.exp(f), observed=rng.poisson(np.exp(np.sin(2.0 * x))))
-    return ["amplitude", "ls", "f"]
-
-
 def mixed(rng, reparameterize):
     """Groups with a free spread beside slopes."""
     group, design = np.arange(48) % 12, rng.standard_normal((48, 2))
@@ -386,7 +360,7 @@ def width(values):
     return high - low
 
 
-@pytest.mark.parametrize("family", [additive, basis, mixed, classes])
+@pytest.mark.parametrize("family", [mixed, classes])
 def test_a_long_run_of_nuts_agrees(family):
     def build(reparameterize):
         with pm.Model() as model:
