@@ -34,9 +34,10 @@ def pytest_runtest_protocol(item):
     """PyMC's own functions are evaluated by Python in quick tests: a compiler takes up to seconds for each.
 
     What this package compiles asks for its compiler. The statistical suite, the examples and the documentation leave
-    PyMC as users have it.
+    PyMC as users have it, but for what would be quick if there were less of it.
     """
-    if item.get_closest_marker("slow") or "compiled_ahead" in item.fixturenames:
+    slow = item.get_closest_marker("slow")
+    if (slow and not slow.kwargs.get("by_python")) or "compiled_ahead" in item.fixturenames:
         return (yield)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         return (yield)

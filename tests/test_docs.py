@@ -104,6 +104,7 @@ def test_a_cell_that_fails_is_named_with_its_cause(site, built):
     assert (site.html / "runs.html").exists()  # the other pages are still built
 
 
+@pytest.mark.slow(by_python=True)
 def test_a_page_is_run_again_only_when_its_code_has_changed(site, built):
     page = site.pages / "runs.md"
     page.write_text(page.read_text() + "\nAnother sentence.\n")

@@ -18,6 +18,7 @@ from pymc_rmhmc.latent.latent_blocks import conditional_of
 from pymc_rmhmc.model.field.field_model import FieldPlan, plan_field
 from pymc_rmhmc.model.forms.joint_model import JointModel
 from tests.model.conftest import exact_log_density
+from tests.thinned import thinned
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -383,7 +384,7 @@ class Placed:
         return self.target.model_log_density(self.target.at(position))
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", thinned(READ))
 def test_the_density_of_a_field_is_the_models(name):
     row, model = READ[name], model_of(READ[name].build)
     plan, joint = joint_of(model)

@@ -24,6 +24,7 @@ from pymc_rmhmc.model.field.maps import NotSparse, colours_of, find_pattern
 from pymc_rmhmc.model.field.residuals import has_residuals
 from pymc_rmhmc.model.graph.graphs import by_python, value_inputs
 from tests.model.conftest import exact_log_density
+from tests.thinned import thinned
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
@@ -156,7 +157,7 @@ def moved_point(model: pm.Model, seed: int, spread: float = 0.4) -> dict[str, np
     }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", thinned(FAMILIES))
 def test_residuals_are_those_of_pymcs_density(name):
     """With half their squares the density does not move with the variable, and is the normaliser where one is given."""
     model = model_of(FAMILIES[name])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import cloudpickle
 import numpy as np
 import pymc as pm
@@ -39,19 +37,12 @@ from tests.model.joint_checks import (
     random_point,
 )
 from tests.model.joint_forms import FORMS, build, poisson
+from tests.thinned import thinned
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
 
-# What joins two forms that are tested alone.
-JOINED = re.compile(
-    "beside|_and_|two_|_of_a_sum|a_grid_|averag|rows_|factors_|stack|table|times_|under_|scaled_.*_in|apart"
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if JOINED.search(name) else ()) for name in FORMS]
-)
+@pytest.mark.parametrize("name", thinned(FORMS, 4))
 def test_the_parts_are_the_model_and_their_gradients_are_differences(name):
     model, joint = made(name)
     assert set(joint.theta.names) == FORMS[name][1]
@@ -168,7 +159,7 @@ TARGETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", thinned(TARGETS))
 def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     """From the chart's coordinates through covariances to the model's hyperparameters."""
     assert_gradient_is_a_difference_and_values_are_found_again(*made(name))

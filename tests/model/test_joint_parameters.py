@@ -22,6 +22,7 @@ from tests.model import joint_forms
 from tests.model.conftest import BINARY, COUNTS, INDEX, INDEX_COUNTS, N, X, exact_log_density, gp_prior
 from tests.model.joint_checks import differences, joint_of, parts_of, random_point
 from tests.model.joint_forms import GROUP, dispersed, grid, normal
+from tests.thinned import thinned
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
@@ -293,7 +294,7 @@ PROMISES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROMISES)
+@pytest.mark.parametrize("name", thinned(PROMISES))
 def test_wherever_they_are_priors_stay_and_the_score_and_borrowed_factors_are_right(name):
     model = build(name)
     joint = joint_of(model)

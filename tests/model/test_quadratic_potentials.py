@@ -16,6 +16,7 @@ from pymc_rmhmc.interfaces.stated import AffineRows
 from pymc_rmhmc.model.field.field_model import FieldPlan, plan_field
 from pymc_rmhmc.model.field.field_or_other import as_field, field_asked_for
 from tests.model.test_field_models import Placed, check_density, joint_of, model_of
+from tests.thinned import thinned
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -135,7 +136,7 @@ READ: dict[str, tuple[Callable[[], object], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", thinned(READ))
 def test_the_density_of_a_field_with_squares_is_the_models(name):
     build, potentials = READ[name]
     model = model_of(build)

@@ -22,6 +22,7 @@ from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.model.conftest import BINARY, COUNTS, N, X
 from tests.model.joint_checks import joint_of
 from tests.model.joint_forms import DESIGN, GROUP, WIDE_DESIGN
+from tests.thinned import thinned
 
 pytestmark = pytest.mark.usefixtures("without_a_compiler")
 
@@ -249,12 +250,7 @@ def plain_density(case: Case, target: JointTarget, position, fitted: GaussianSit
 
 
 # The parts of these are other cases.
-JOINED = {"process under a noise", "groups under a noise", "sum by values", "sum by values under a noise"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in JOINED else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
     case, rng = CASES[name], np.random.default_rng(4)
     if case.by_values:

@@ -12,6 +12,7 @@ import pytest
 
 from pymc_rmhmc.model.field.field_model import DENSE, FieldPlan, plan_field
 from tests.model.test_field_models import Placed, check_density, joint_of, model_of
+from tests.thinned import thinned
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -199,7 +200,7 @@ SUMS: dict[str, tuple[Callable[[], None], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", thinned(SUMS))
 def test_a_walk_has_the_density_of_the_steps_that_the_model_names(name):
     build, places = SUMS[name]
     model = model_of(build)

@@ -158,6 +158,7 @@ def sampled() -> tuple[pm.Model, object]:
         )  # fmt: skip
 
 
+@pytest.mark.slow(by_python=True)
 def test_draws_predict_the_data():
     model, idata = sampled()
     with model:

@@ -112,7 +112,8 @@ EXACT = {
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        *((method, name) for method in ("auto", "bridge") for name in EXACT),
+        *(("auto", name) for name in EXACT),
+        *(pytest.param("bridge", name, marks=pytest.mark.slow(by_python=True)) for name in EXACT),
         # Of the others by annealing the slow suite has a hundred seeds.
         *(("annealing", name) for name in ("gp", "scaled gp")),
     ],
@@ -288,6 +289,7 @@ def covariate_model(x, groups, order) -> pm.Model:
     return model
 
 
+@pytest.mark.slow(by_python=True)
 def test_draws_are_read_by_their_labels():
     """Of a model whose labels stand in another order; and not of one with another covariate."""
     x, groups = np.linspace(-1.0, 1.0, 12), list("abcabcabcabc")
@@ -350,6 +352,7 @@ def test_draws_of_other_models_and_other_data_are_refused():
         estimate(model, draws=3)
 
 
+@pytest.mark.slow(by_python=True)
 def test_repetitions_run_on_an_executor():
     model, exact = regression()
     with ThreadPoolExecutor(1) as executor:

@@ -23,6 +23,7 @@ from pymc_rmhmc import (
     summarize_failures,
 )
 from tests.steps.conftest import draw, logistic, poisson_model
+from tests.thinned import thinned
 
 
 @cache
@@ -53,7 +54,7 @@ def of_rmhmc(build, variable):
         return ends(draw(model, RMHMC(), draws=1500, tune=200), variable)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_it_samples_what_rmhmc_samples(name):
     build, variable, make = CASES[name]
     model = build()

@@ -185,7 +185,13 @@ def unsigned(*, sampled: bool) -> tuple[pm.Model, float]:
     return model, float(np.log(np.exp(norm(np.abs(drawn), 0.5).logpdf(SIDES).sum(axis=1)).mean()))
 
 
-@pytest.mark.parametrize("sampled", [False, True], ids=["scale known", "scale sampled"])
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        pytest.param(False, id="scale known", marks=pytest.mark.slow(by_python=True)),
+        pytest.param(True, id="scale sampled"),
+    ],
+)
 def test_no_mode_of_latent_values_is_lost(sampled):
     model, exact = unsigned(sampled=sampled)
     idata = parallel_tempering(model, **OPTIONS | {"draws": 500, "tune": 400})

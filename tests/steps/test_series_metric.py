@@ -45,6 +45,7 @@ def autoregression(rho, n: int = 6) -> pm.Model:
     return model
 
 
+@pytest.mark.slow(by_python=True)
 def test_a_series_and_its_hyperparameters_are_sampled_together():
     model = volatility()
     idata = draw(model, RMHMC(metric=BlockMetric(), model=model))

@@ -20,6 +20,7 @@ from pymc_rmhmc.steps.rehearsal import _Said
 from pymc_rmhmc.steps.reports import RunNotices
 from tests.steps.conftest import COUNTS, N, draw, poisson_model
 from tests.steps.test_diagnostics import made_up
+from tests.thinned import thinned
 
 
 def printed(model):
@@ -320,7 +321,7 @@ TYPICAL = {
 
 
 @pytest.mark.usefixtures("without_a_compiler")
-@pytest.mark.parametrize("kind", TYPICAL)
+@pytest.mark.parametrize("kind", thinned(TYPICAL, 2))
 def test_no_line_is_too_long_to_read(caplog, kind):
     with pm.Model() as model:
         TYPICAL[kind]()
