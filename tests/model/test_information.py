@@ -19,6 +19,7 @@ from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from pymc_rmhmc.model.hyperparameters import Hyperparameters
 from tests.model.conftest import exact_log_density
 from tests.model.information_models import EACH, MODELS, information_function, information_of
+from tests.thinned import thinned
 
 pytestmark = [
     pytest.mark.usefixtures("pymc_by_python", "without_a_compiler"),
@@ -293,7 +294,7 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", thinned(VECTORS))
 def test_of_a_vector_it_is_the_covariance_of_the_score(name):
     at = np.array([0.3, -0.4])
     with pm.Model() as model:

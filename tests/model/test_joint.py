@@ -159,7 +159,7 @@ TARGETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", thinned(TARGETS))
+@pytest.mark.parametrize("name", thinned(TARGETS, with_also=["rows_of_two_covariances"]))
 def test_the_gradient_is_a_difference_and_values_are_found_again(name):
     """From the chart's coordinates through covariances to the model's hyperparameters."""
     assert_gradient_is_a_difference_and_values_are_found_again(*made(name))

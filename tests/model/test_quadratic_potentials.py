@@ -136,7 +136,7 @@ READ: dict[str, tuple[Callable[[], object], set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", thinned(READ))
+@pytest.mark.parametrize("name", thinned(READ, with_also=["a scale"]))
 def test_the_density_of_a_field_with_squares_is_the_models(name):
     build, potentials = READ[name]
     model = model_of(build)

@@ -200,7 +200,7 @@ SUMS: dict[str, tuple[Callable[[], None], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(SUMS))
+@pytest.mark.parametrize("name", thinned(SUMS, with_also=["scaled before", "with a drift", "of two lags", "reverting"]))
 def test_a_walk_has_the_density_of_the_steps_that_the_model_names(name):
     build, places = SUMS[name]
     model = model_of(build)

@@ -20,6 +20,7 @@ from pymc_rmhmc.errors import CovarianceError, DataError, Failure, RMHMCError, U
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import draw
 from tests.steps.test_joint_sampling import advance, goes_on_alike, value_points
+from tests.thinned import thinned
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -138,7 +139,7 @@ def fixed_processes() -> pm.Model:
     return alike_processes(is_fixed=True)
 
 
-@pytest.mark.parametrize("build", [walk, running_sum, two_processes, alike_processes, fixed_processes])
+@pytest.mark.parametrize("build", thinned([walk, running_sum, alike_processes, two_processes, fixed_processes]))
 def test_the_reported_log_density_is_the_models_at_every_draw(build):
     model = build()
     idata = draw(model, RMHMC(model=model))
@@ -178,7 +179,7 @@ def test_most_trajectories_are_accepted():
 
 @pytest.mark.parametrize(
     ("build", "during_tuning"),
-    [(series, True), (effects, True), (effects, False), (running_sum, False), (alike_processes, False)],
+    thinned([(series, True), (effects, True), (effects, False), (running_sum, False), (alike_processes, False)]),
 )
 def test_a_restored_state_goes_on_alike_in_any_step(build, during_tuning):
     model = build()

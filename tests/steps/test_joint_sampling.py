@@ -15,6 +15,7 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.errors import CovarianceError, Failure, SamplingError
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw
+from tests.thinned import thinned
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 
@@ -161,7 +162,7 @@ def loaded_process() -> None:
 
 
 @evaluated_by_python
-@pytest.mark.parametrize("form", [item_response, decay, loaded_process])
+@pytest.mark.parametrize("form", thinned([item_response, decay, loaded_process]))
 def test_whatever_predictors_read_by_is_sampled_with_it(form):
     with pm.Model() as model:
         form()

@@ -29,6 +29,7 @@ from pymc_rmhmc.evidence.evidence_models import check_proper, convention_in_word
 from pymc_rmhmc.evidence.methods.estimate import Estimate
 from pymc_rmhmc.evidence.parallel_tempering import read_tempered_model
 from tests.steps.conftest import draw, poisson_model
+from tests.thinned import thinned
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 3.0, (15, 1))
@@ -113,7 +114,7 @@ EXACT = {
     ("method", "name"),
     [
         *(("auto", name) for name in EXACT),
-        *(pytest.param("bridge", name, marks=pytest.mark.slow(by_python=True)) for name in EXACT),
+        *thinned([("bridge", name) for name in EXACT], 2),  # faults are planted for these
         # Of the others by annealing the slow suite has a hundred seeds.
         *(("annealing", name) for name in ("gp", "scaled gp")),
     ],

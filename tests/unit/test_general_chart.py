@@ -20,6 +20,7 @@ from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.model.general.families import family_of, register_family, registered_families
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
 from tests.general_checks import constants, scored
+from tests.thinned import thinned
 
 N = 3
 LOG, ODDS = "LogTransform", "LogOddsTransform"
@@ -154,7 +155,7 @@ def without_compiling():
         yield
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=IDS)
+@pytest.fixture(scope="module", params=thinned(((each,) for each in ROWS), 2, with_also=[(("StudentT", ""),)]), ids=IDS)
 def charted(request, without_compiling):
     """The hierarchy of a family."""
     made = Charted(hierarchy(ROWS[request.param]))

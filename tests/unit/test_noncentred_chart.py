@@ -15,6 +15,7 @@ from pymc_rmhmc.graph_chart.constants import chart_of
 from pymc_rmhmc.model.general.chart import ChartedNoise, ChartedRowsNoise
 from pymc_rmhmc.model.general.noncentred import NonCentredReader
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
+from tests.thinned import thinned
 from tests.unit.test_general_chart import Charted, without_compiling  # noqa: F401
 
 G, N = 4, 9
@@ -156,7 +157,11 @@ class Pair:
         return GraphChartAdapter(charted.general, charts, str, may_repeat=False, most_dense=0)
 
 
-@pytest.fixture(scope="module", params=WRITTEN.values(), ids=WRITTEN)
+FAULTY = [WRITTEN[name] for name in ("effects looked up", "rows and a factor", "taken away from a level")]
+PAIRS = thinned(WRITTEN.values(), 2, with_also=FAULTY)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=WRITTEN)
 def pair(request, without_compiling) -> Pair:  # noqa: F811
     return Pair(request.param)
 
