@@ -387,7 +387,7 @@ class Placed:
 # A fault is planted for each of these.
 FAULTY = [
     "process about a process", "BYM2", "mean and log scale", "censored", "zero-inflated walk", "process and its noise",
-    "noise of all",
+    "noise of all", "softmax",
 ]  # fmt: skip
 
 

@@ -249,7 +249,6 @@ def plain_density(case: Case, target: JointTarget, position, fitted: GaussianSit
     return beyond + case.log_likelihood(eta, theta) - (b * eta - 0.5 * w * eta**2).sum() + evidence
 
 
-# The parts of these are other cases.
 @pytest.mark.parametrize("name", thinned(CASES))
 def test_the_joint_gradient_is_that_of_reverse_mode(name, monkeypatch):
     case, rng = CASES[name], np.random.default_rng(4)

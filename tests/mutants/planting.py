@@ -273,7 +273,7 @@ class Nursery:
             if others or not own:
                 said = others[0] if others else f"pytest ended with {status}"
                 self._passed[test] = f"{test} does not pass without an edit: {said}"
-            elif all(each["slow"] for each in own):
+            elif any(each["slow"] for each in own):
                 self._passed[test] = f"{test} is not in the quick suite"
             else:
                 self._passed[test] = ""

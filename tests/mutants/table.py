@@ -466,7 +466,7 @@ GEOMETRY = [
         "contrasts_of",
         "return contrasts, replaced([log_density], {predictor: _like(contrasts @ basis.T, predictor)})[0]",
         "return contrasts, log_density",
-        "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[softmax]",
     ),
     Mutant(
         "contrast-left-out",
@@ -474,7 +474,7 @@ GEOMETRY = [
         "_directions",
         "return np.asarray(directions[sizes > ROUNDING * sizes[0]])",
         "return np.asarray(directions[: max(1, (sizes > ROUNDING * sizes[0]).sum() - 1)])",
-        "model/test_field_models.py::test_the_density_of_a_field_is_the_models",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[softmax]",
     ),
     Mutant(
         "large-leaves-as-small-ones",
