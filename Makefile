@@ -5,7 +5,7 @@ export VENV
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
+.PHONY: demo test test-slow test-slow-third lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
 .DEFAULT_GOAL := test
 # Two targets at once would install into the environment at once.
 .NOTPARALLEL:
@@ -35,6 +35,10 @@ test: for-dev
 test-slow: for-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --cov --cov-append --cov-report=term --cov-fail-under=0
 	$(BIN)/python -m coverage report
+
+# A third by turns, and no gate on coverage: for machines on which the whole takes too long.
+test-slow-third: for-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --third
 
 lint: for-dev
 	$(BIN)/ruff check .
