@@ -11,11 +11,12 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.shape import Reshape
+from scipy import stats
 
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.general.chart import charted_variables
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.model.graph.graphs import replaced
+from pymc_rmhmc.model.graph.graphs import by_python, replaced, with_exponentials
 from tests.model.conftest import MODELS
 from tests.model.test_compile import log_density
 
@@ -79,3 +80,29 @@ def test_one_of_several_outputs_is_replaced():
     read = set(ancestors(replaced([values.sum() + vectors.sum()], {values: z, x: y})))
     assert {y, z} <= read
     assert x not in read
+
+
+@pytest.mark.parametrize("of_two_parts", [False, True])
+def test_large_counts_without_zeros_have_a_slope(of_two_parts):
+    """The probability of 0, by which theirs is divided, underflows from a rate of 745 on."""
+    eta, y = pt.dvector("eta"), np.array([1, 4, 2, 1000, 20_000])
+    truncated = pm.Truncated.dist(pm.Poisson.dist(pt.exp(eta)), lower=1)
+    counts = pm.HurdlePoisson.dist(np.full(5, 0.5), pt.exp(eta)) if of_two_parts else truncated
+    log_density = with_exponentials(pm.logp(counts, y))
+    at = np.array([-20.0, 0.5, 3.0, 7.0, 10.0])
+    value, slope = by_python([eta], [log_density, pytensor.grad(log_density.sum(), eta)])(at)
+    rate = np.exp(at)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(slope, y - rate - rate / np.expm1(rate), rtol=1e-9, atol=1e-7)
+    poisson = stats.poisson(rate)
+    share = np.log(0.5) if of_two_parts else 0.0
+    np.testing.assert_allclose(value, poisson.logpmf(y) - np.log(-np.expm1(-rate)) + share, rtol=1e-8)
+
+
+def test_other_incomplete_gamma_functions_stay():
+    """The probability of counts up to 1 is of two terms."""
+    rate = pt.dvector("rate")
+    log_density = pm.logp(pm.Truncated.dist(pm.Poisson.dist(rate), lower=2), np.array([2, 3]))
+    found = by_python([rate], with_exponentials(log_density))(np.array([1.0, 2.0]))
+    poisson = stats.poisson([1.0, 2.0])
+    np.testing.assert_allclose(found, poisson.logpmf([2, 3]) - poisson.logsf(1), rtol=1e-9)

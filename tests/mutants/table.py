@@ -3129,6 +3129,14 @@ FIELD = [
         "model/test_field_models.py::test_new_data_of_the_likelihood_are_seen_and_new_data_of_the_maps_refused",
     ),
     Mutant(
+        "every-incomplete-gamma-an-exponential",
+        "counts truncated at 2 have the normaliser of counts truncated at 1",
+        "graphs.with_exponentials",
+        "np.all(by_python([], order)() == 1.0)",
+        "np.all(by_python([], order)() >= 1.0)",
+        "model/test_graphs.py::test_other_incomplete_gamma_functions_stay",
+    ),
+    Mutant(
         "field-of-draws-for-values",
         "a censored observation of a series is not seen at all",
         "affinity._log_density",

@@ -38,6 +38,7 @@ from pymc_rmhmc.model.graph.graphs import (
     reaches,
     replaced,
     value_inputs,
+    with_exponentials,
 )
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
@@ -221,11 +222,11 @@ def _log_density(model: pm.Model, variable: TensorVariable) -> TensorVariable:
         # A bound that is a constant infinity leaves its term out, whose derivative would be nan.
         node, known = variable.owner, _constants(variable)
         made = node.clone_with_new_inputs([known.get(each, each) for each in node.inputs]) if known else node
-        return pm.logp(made.outputs[node.outputs.index(variable)], model.rvs_to_values[variable])
+        return with_exponentials(pm.logp(made.outputs[node.outputs.index(variable)], model.rvs_to_values[variable]))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            return pm.logp(variable, model.rvs_to_values[variable])
+            return with_exponentials(pm.logp(variable, model.rvs_to_values[variable]))
     except (UserWarning, NotImplementedError):
         # PyMC warns of copies of variables, as in a censored distribution: they are draws, and no values.
         (density,) = model.logp(vars=[variable], sum=False)

@@ -30,6 +30,7 @@ from pymc_rmhmc.model.graph.graphs import (
     shared_inputs,
     substitute,
     value_inputs,
+    with_exponentials,
 )
 from pymc_rmhmc.model.graph.linear_form import LinearForm, SourceMap
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
@@ -292,7 +293,7 @@ def log_density_at(
         inputs[i] = _folded(value)
     node = variable.owner.clone_with_new_inputs(inputs)
     try:
-        return pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value)
+        return with_exponentials(pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value))
     except ValueError as error:
         if "shape" not in str(error):
             raise
