@@ -99,6 +99,14 @@ def test_large_counts_without_zeros_have_a_slope(of_two_parts):
     np.testing.assert_allclose(value, poisson.logpmf(y) - np.log(-np.expm1(-rate)) + share, rtol=1e-8)
 
 
+def test_rates_of_single_precision_are_taken():
+    """The order is of whole numbers, and the function of both in double precision."""
+    rate = pt.fvector("rate")
+    log_density = pm.logp(pm.Truncated.dist(pm.Poisson.dist(rate), lower=1), np.array([1, 2]))
+    found = by_python([rate], with_exponentials(log_density))(np.array([1.0, 2.0], "float32"))
+    np.testing.assert_allclose(found, by_python([rate], log_density)(np.array([1.0, 2.0], "float32")), rtol=1e-6)
+
+
 def test_other_incomplete_gamma_functions_stay():
     """The probability of counts up to 1 is of two terms."""
     rate = pt.dvector("rate")

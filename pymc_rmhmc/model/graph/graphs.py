@@ -164,7 +164,8 @@ def with_exponentials(expression: TensorVariable) -> TensorVariable:
         if whole is not None and _is_elementwise(whole, GammaIncC):
             order, at = whole.inputs
             if all(isinstance(v, Constant) for v in graph_inputs([order])) and np.all(by_python([], order)() == 1.0):
-                places[node.outputs[0]] = node.outputs[0].type.filter_variable(pt.second(whole.outputs[0], -at))
+                exponent = pt.second(whole.outputs[0], -at).astype(node.outputs[0].dtype)
+                places[node.outputs[0]] = node.outputs[0].type.filter_variable(exponent)
     return replaced([expression], places)[0]
 
 
