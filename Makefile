@@ -5,7 +5,7 @@ export VENV
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-slow-third lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
+.PHONY: demo test test-slow test-slow-fifth lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
 .DEFAULT_GOAL := test
 # Two targets at once would install into the environment at once.
 .NOTPARALLEL:
@@ -36,9 +36,9 @@ test-slow: for-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --cov --cov-append --cov-report=term --cov-fail-under=0
 	$(BIN)/python -m coverage report
 
-# A third by turns, and no gate on coverage: for machines on which the whole takes too long.
-test-slow-third: for-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --third
+# A fifth by turns, and no gate on coverage: for machines on which the whole takes too long.
+test-slow-fifth: for-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --fifth
 
 lint: for-dev
 	$(BIN)/ruff check .
