@@ -55,7 +55,7 @@ autodoc_member_order = "bysource"
 
 # DOCS_EXECUTION: "cache" runs the pages whose code has changed, "force" runs all, "off" runs none.
 nb_execution_mode = os.environ.get("DOCS_EXECUTION", "cache")
-# Seconds for a single cell. The longest takes about a minute on an idle machine; a busy one may need ten times that.
+# Seconds for a single cell. The longest takes about a minute on an idle machine; a slow and busy one may need twenty.
 nb_execution_timeout = 1800
 # A page that fails becomes a warning with the cell and its traceback, and the other pages are still built.
 # `make docs` turns warnings into errors.

@@ -135,7 +135,7 @@ class FieldGraphs:
         for variable, each in zip(gaussian, stated, strict=True):
             expressions["e", variable], expressions["n", variable] = each
         for each in self.observed:
-            expressions["l", each] = _log_density(model, each)
+            expressions["l", each] = with_exponentials(_log_density(model, each))
             for i, parameter in enumerate(_parameters(model, each)):
                 expressions["p", each, i] = parameter
         for variable, found in registered.items():
@@ -222,11 +222,11 @@ def _log_density(model: pm.Model, variable: TensorVariable) -> TensorVariable:
         # A bound that is a constant infinity leaves its term out, whose derivative would be nan.
         node, known = variable.owner, _constants(variable)
         made = node.clone_with_new_inputs([known.get(each, each) for each in node.inputs]) if known else node
-        return with_exponentials(pm.logp(made.outputs[node.outputs.index(variable)], model.rvs_to_values[variable]))
+        return pm.logp(made.outputs[node.outputs.index(variable)], model.rvs_to_values[variable])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            return with_exponentials(pm.logp(variable, model.rvs_to_values[variable]))
+            return pm.logp(variable, model.rvs_to_values[variable])
     except (UserWarning, NotImplementedError):
         # PyMC warns of copies of variables, as in a censored distribution: they are draws, and no values.
         (density,) = model.logp(vars=[variable], sum=False)
