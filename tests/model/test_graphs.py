@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import DimShuffle
@@ -114,3 +115,21 @@ def test_other_incomplete_gamma_functions_stay():
     found = by_python([rate], with_exponentials(log_density))(np.array([1.0, 2.0]))
     poisson = stats.poisson([1.0, 2.0])
     np.testing.assert_allclose(found, poisson.logpmf([2, 3]) - poisson.logsf(1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("lengthscale", [3.0, pt.as_tensor(3.0) * 0.1])
+def test_a_covariance_of_constants_has_one_lengthscale(lengthscale):
+    """Where the reciprocal of 3 is a number of single precision in some places alone, the diagonal is not 1."""
+    x = np.linspace(0.0, 10.0, 8)[:, None]
+    (found,) = by_python([], [pm.gp.cov.ExpQuad(1, lengthscale)(x)])()
+    np.testing.assert_allclose(np.diag(found), 1.0, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(found, pm.gp.cov.ExpQuad(1, lengthscale)(x).eval(), rtol=0, atol=1e-14)
+
+
+def test_a_matrix_of_constants_is_not_folded():
+    """A fixed covariance would be stored in each function that reads it, and each worker's copy."""
+    value = pt.dvector()
+    covariance = pm.gp.cov.ExpQuad(1, 3.0)(np.linspace(0.0, 10.0, 50)[:, None])
+    function = by_python([value], covariance @ value)
+    constants = [v for v in function.maker.fgraph.variables if isinstance(v, Constant)]
+    assert max(constant.data.size for constant in constants) == 50

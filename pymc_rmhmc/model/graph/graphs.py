@@ -17,14 +17,18 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.scalar import Log
 from pytensor.scalar.math import GammaIncC
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.rewriting.basic import constant_folding
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 from pytensor.xtensor.type import XTensorType
 
@@ -37,10 +41,24 @@ __all__ = [
 
 type Point = dict[str, np.ndarray]
 
+
+@node_rewriter(None)
+def fold_single_constants(fgraph: FunctionGraph, node: Apply) -> list[Variable] | bool:
+    """Evaluate operations of constants that give one number."""
+    are_single = all(isinstance(out.type, TensorType) and all(out.type.broadcastable) for out in node.outputs)
+    return constant_folding.transform(fgraph, node) if are_single else False
+
+
 # Graphs of priors and predictors are evaluated once a run, or once for every θ: building a function for
 # the Python linker takes milliseconds, where a compiler takes seconds.
 # Constants are not folded: a fixed covariance would be stored many times over in what travels to workers.
-PYTHON_MODE = Mode(linker="py", optimizer="fast_compile").excluding("constant_folding", "topo_constant_folding")
+# Single numbers are, and first: PyTensor has 1 / 3.0 in single precision, and its rewrites make that double in some
+# places of a graph and not in others, so that a covariance would not be one.
+PYTHON_MODE = (
+    Mode(linker="py", optimizer="fast_compile")
+    .excluding("constant_folding", "topo_constant_folding")
+    .register((dfs_rewriter(fold_single_constants), 0.5))
+)
 
 
 # Elementwise operations that are affine in all of their inputs together.
