@@ -409,6 +409,17 @@ def test_processes_behind_several_predictors_that_are_too_large_are_counted():
         assert said == ("f, g have 180 values (a Gaussian field takes up to 150 of processes)" if is_several else "")
 
 
+@pytest.mark.parametrize(("n", "is_field"), [(12, True), (6, False)])
+def test_few_values_of_processes_behind_several_predictors_are_a_field(n, is_field):
+    """In the graph's chart three classes of 30 points made 2 effective draws of 1000."""
+    x = np.linspace(0, 5, n)[:, None]
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, 1.5))
+        f = gp.prior("f", x, n_outputs=3, reparameterize=False)
+        pm.Categorical("y", logit_p=f.T, observed=np.arange(n) % 3)
+    assert isinstance(as_field(model, model.initial_point()), InField) == is_field
+
+
 def test_a_prior_that_depends_on_it_and_is_not_gaussian_is_named():
     def build():
         x = pm.GaussianRandomWalk("x", sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=30)

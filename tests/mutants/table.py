@@ -3388,6 +3388,22 @@ RUNNING_SUMS = [
         "if any(False and running_sum(node) and",
         "model/test_running_sums.py::test_a_walk_has_the_density_of_the_steps_that_the_model_names[of a scale by time]",
     ),
+    Mutant(
+        "two-precisions-of-one-number",
+        "a covariance with a lengthscale of 3.0 is off by half of its jitter, and draws are of another prior",
+        "graphs",
+        ".register((dfs_rewriter(fold_single_constants), 0.5))",
+        "",
+        "model/test_graphs.py::test_a_covariance_of_constants_has_one_lengthscale[3.0]",
+    ),
+    Mutant(
+        "few-values-of-processes-in-the-graphs-chart",
+        "three processes of 30 values make 2 effective draws of 1000",
+        "field_or_other._why",
+        "is_large = is_large or any(each.size >= policy.fewest_of_process for each in plan.kernels)",
+        "",
+        "model/test_field_reading.py::test_few_values_of_processes_behind_several_predictors_are_a_field[12-True]",
+    ),
 ]
 
 MUTANTS = [

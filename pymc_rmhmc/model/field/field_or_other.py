@@ -51,6 +51,9 @@ class FieldPolicy:
     # groups on three classes 50 and 412; of 20 groups 254 and 218. With a Gaussian process among them no other chart
     # takes them together, but its matrices are dense.
     fewest_of_several: int = 150
+    # Of a Gaussian process among these. Three classes of 30 points with a given covariance made 2 effective draws of
+    # 1000 in the graph's chart.
+    fewest_of_process: int = 10
     most_dense: int = 1500
     # Its chart for θ is dense, and learned from draws.
     most_hyperparameters: int = 60
@@ -144,7 +147,7 @@ def _may_be(model: pm.Model, point: Point, policy: FieldPolicy) -> bool:
         return True
     vectors = [v for v, size in sizes.items() if size > 1]
     n_values = sum(sizes[v] for v in vectors)
-    if n_values >= policy.fewest_of_several and any(_reads_several(y, vectors) for y in model.observed_RVs):
+    if n_values >= policy.fewest_of_process and any(_reads_several(y, vectors) for y in model.observed_RVs):
         return True
     return n_values >= policy.fewest_effects
 
@@ -173,6 +176,7 @@ def _why(plan: FieldPlan, policy: FieldPolicy) -> str:
     if reason and kernels:
         return f"{reason}, next to which {_named(kernels)} {'has' if len(kernels) == 1 else 'have'} few values"
     is_large = n_sparse + n_dense >= policy.fewest_of_several
+    is_large = is_large or any(each.size >= policy.fewest_of_process for each in plan.kernels)
     if reason or not is_large or _n_together(plan) > policy.most_dense or _outside(plan):
         return reason
     several = [o.variable for o in plan.choice.observations if _reads_several(o.variable, latents)]
