@@ -37,6 +37,7 @@ from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diago
 from pymc_rmhmc.model.observed.observation import Observation, distribution_of
 from pymc_rmhmc.model.observed.observations import AffineReader, Array, Point, Shapes, SiteOf
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm
+from pymc_rmhmc.model.words.advice import INSTEAD_OF_SEVERAL
 from pymc_rmhmc.model.words.user_arguments import nan_in_words, values_in_words
 
 __all__ = ["PredictedReader", "UnregisteredReader", "log_density_at"]
@@ -136,7 +137,7 @@ class GraphLikelihood:
         if not (self._is_diagonal(arguments, finite=True) and self._is_diagonal_elsewhere(point, data)):
             raise UnsupportedLikelihoodError(
                 f"the likelihood of {self.name} does not factorise over the latent values: an observation depends "
-                "on several of them through a map that is not linear. Sample this model with NUTS."
+                f"on several of them through a map that is not linear. {INSTEAD_OF_SEVERAL}"
             )
 
     def _is_diagonal(self, arguments: tuple[Array, ...], *, finite: bool) -> bool:

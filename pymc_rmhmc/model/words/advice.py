@@ -21,11 +21,13 @@ from pymc_rmhmc.model.graph.graphs import reaches
 from pymc_rmhmc.model.graph.source_code import UNKNOWN, code_of, distribution_of, lkj_factor, n_series, shape_of
 
 __all__ = [
-    "AS_IT_IS", "NUTS", "UNREAD_GAUSSIANS", "as_a_sum", "one_by_one", "one_step_each", "rows_as_a_product",
-    "unread_forms", "unread_rows",
+    "AS_IT_IS", "INSTEAD_OF_SEVERAL", "NUTS", "UNREAD_GAUSSIANS", "as_a_sum", "one_by_one", "one_step_each",
+    "rows_as_a_product", "unread_forms", "unread_rows",
 ]  # fmt: skip
 
 NUTS = "sample with NUTS"
+# What samples a likelihood of several latent values; the second has an observation's whole block in its matrix.
+INSTEAD_OF_SEVERAL = 'RMHMC() samples such a model, and so does RMHMC(metric=FisherMetric(chart="graph")).'
 AS_IT_IS = f"\n    # {UNKNOWN} stays as it is in your model"
 
 

@@ -23,7 +23,7 @@ from pymc_rmhmc.model.observed.observation import (
     names_of,
     observation_of,
 )
-from pymc_rmhmc.model.words.advice import AS_IT_IS, NUTS
+from pymc_rmhmc.model.words.advice import AS_IT_IS, INSTEAD_OF_SEVERAL, NUTS
 
 __all__ = [
     "GAUSSIAN", "Choice", "discrete_in_words", "nothing_found", "said_once", "step_in_words", "why_above",
@@ -158,7 +158,7 @@ def nothing_found(model: pm.Model, reasons: Mapping[str, str], advice: Mapping[s
 
 def _without_nuts(line: str) -> str:
     """Cut from a reason what the end of the message says for all of them."""
-    for ending in (". Sample this model with NUTS.", f": {NUTS}", f", or {NUTS}", f", and {NUTS}"):
+    for ending in (f". {INSTEAD_OF_SEVERAL}", f": {NUTS}", f", or {NUTS}", f", and {NUTS}"):
         line = line.removesuffix(ending)
     return line
 
