@@ -105,10 +105,10 @@ def keep_run(record: dict, command: list[str], seconds: float, results: Path) ->
     """Run a worker; its figures, or why there are none, with the versions and the machine, are a line of `results`."""
     started = time.perf_counter()
     record = record | _result(command, seconds)
-    record["wall"] = time.perf_counter() - started
+    record["wall"], record["finished"] = time.perf_counter() - started, time.time()
     record["commit"] = _commit()
     record["versions"] = {name: metadata.version(name) for name in VERSIONS if _installed(name)}
-    record["machine"] = platform.processor() or platform.machine()
+    record["machine"] = _processor()
     results.parent.mkdir(exist_ok=True)
     with results.open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -129,6 +129,14 @@ def _result(command: list[str], seconds: float) -> dict:
     if finished.returncode < 0:
         return {"error": f"ended by {signal.Signals(-finished.returncode).name}, as where memory runs out"}
     return {"error": finished.stderr.strip().splitlines()[-1] if finished.stderr else "no result"}
+
+
+def _processor() -> str:
+    """The processor's name, which Python does not know on Linux."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _commit() -> str:

@@ -1,7 +1,8 @@
 """``python -m benchmarks.catalogue``: run what has not been run yet, one process at a time, and print the table.
 
-``--only NAME`` runs a model or a group (asked, public, kinds); ``--sampler rmhmc`` one sampler, repeatable; ``--quick``
-makes 200 draws; ``--cold`` gives each run an empty cache of compiled code; ``--table`` runs nothing.
+``--only NAME`` runs a model or a group (asked, public, kinds, headline); ``--sampler rmhmc`` one sampler, repeatable;
+``--quick`` makes 200 draws; ``--cold`` gives each run an empty cache of compiled code; ``--table`` runs nothing;
+``--page FILE`` writes the table of the documentation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.catalogue.figure import draw_figure
 from benchmarks.catalogue.models import CATALOGUE, GROUPS
+from benchmarks.catalogue.page import write_page
 from benchmarks.catalogue.table import print_table
 from benchmarks.harness import RESULTS, keep_run, load
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="compile everything anew")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--figure", type=Path, help="where to draw the ratios")
+    parser.add_argument("--page", type=Path, help="where to write the documentation's table")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured")
     arguments = parser.parse_args()
     if arguments.fresh:
@@ -49,6 +52,8 @@ def main() -> None:
         _run_all(names, arguments, draws)
     records = [r for r in load(CATALOGUE_RESULTS) if r["problem"] in names]
     print_table(records)
+    if arguments.page:
+        write_page(records, arguments.page)
     if arguments.figure:
         draw_figure(records, arguments.figure)
 

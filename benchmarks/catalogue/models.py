@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.catalogue.entry import Entry
 from benchmarks.catalogue.families import FAMILIES
+from benchmarks.catalogue.headline import HEADLINE, LARGER
 from benchmarks.catalogue.hierarchies import HIERARCHIES
 from benchmarks.catalogue.processes import PROCESSES
 from benchmarks.catalogue.regressions import REGRESSIONS
@@ -27,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "observed AR", "VAR", "structural equations", "weibull survival", "zero-sum effects", "custom prior",
         "network", "two exponentials", "mixture",
     ),
+    "headline": tuple(HEADLINE),
 }  # fmt: skip
-ALL = HIERARCHIES | PROCESSES | SERIES | REGRESSIONS | FAMILIES
+ALL = HIERARCHIES | PROCESSES | SERIES | REGRESSIONS | FAMILIES | LARGER
 CATALOGUE: dict[str, Entry] = {name: ALL[name] for names in GROUPS.values() for name in names}
