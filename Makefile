@@ -5,7 +5,7 @@ export VENV
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-slow-fifth lint types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
+.PHONY: demo test test-slow test-slow-fifth lint prose types docs docs-fast wheel bench clean distclean for-demo for-dev for-bench
 .DEFAULT_GOAL := test
 # Two targets at once would install into the environment at once.
 .NOTPARALLEL:
@@ -40,8 +40,13 @@ test-slow: for-dev
 test-slow-fifth: for-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --fifth
 
-lint: for-dev
+lint: for-dev prose
 	$(BIN)/ruff check .
+
+# Spelling, terms that have one name here, and how long sentences are: no longer than they were.
+prose: for-dev
+	$(BIN)/typos
+	$(BIN)/python tools/prose.py --limit 15
 
 types: for-dev
 	$(BIN)/mypy

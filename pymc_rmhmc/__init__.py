@@ -55,7 +55,7 @@ from pymc_rmhmc.steps.selection import describe
 from pymc_rmhmc.steps.simple_steps import MALA, MMALA, EllipticalSlice
 
 # The only place where the version stands: the build reads it from here.
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "MALA",
