@@ -73,6 +73,8 @@ def left_for_other_turns():
 
 
 nb_execution_excludepatterns = left_for_other_turns() if asked == "turns" else []
+# Pages that begin with their picture have none where no code is run.
+suppress_warnings = ["mystnb.glue"] if asked in ("off", "turns") else []
 # Seconds for a single cell. The longest takes about a minute on an idle machine; a slow and busy one may need twenty.
 nb_execution_timeout = 1800
 # A page that fails becomes a warning with the cell and its traceback, and the other pages are still built.
