@@ -184,8 +184,8 @@ class FailureSummary:
         if self.disagreement:
             lines.append(
                 f"Do not trust the draws: the chains differ in {self.disagreement} (R-hat {self.rhat:.2f}, at most "
-                f"{LARGEST_RHAT} is trusted). Tune and draw for longer, and look at each chain: several modes need "
-                "parallel_tempering."
+                f"{LARGEST_RHAT} is trusted). Tune and draw for longer, and look at each chain: several modes of "
+                "continuous variables need parallel_tempering."
             )
         if self.n_emulator_divergences.sum():
             chains = ", ".join(str(int(c)) for c in self.n_emulator_divergences)

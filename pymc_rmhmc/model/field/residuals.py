@@ -105,7 +105,7 @@ def register_residuals(distribution: type, function: Callable[..., TensorVariabl
 
     Examples
     --------
-    A walk that is drawn back to 0, of a class of one's own:
+    A Normal, as it is known already. Of a `pm.CustomDist` give ``type(variable.owner.op)``:
 
     >>> import pymc as pm
     >>> from pymc_rmhmc import register_residuals
