@@ -15,8 +15,8 @@ FIELDS, SEVERAL = field_problems.PROBLEMS, predictor_problems.PROBLEMS
 
 
 def _both(problem: JointProblem) -> Entry:
-    """The whitened form, which is PyMC's own, and the centred one."""
-    return Entry(problem.whitened, problem.centred, names=problem.parameters)
+    """The centred form, and the whitened one, which is PyMC's own for a process."""
+    return Entry(problem.centred, problem.whitened, names=problem.parameters)
 
 
 # Models of the other benchmarks.
