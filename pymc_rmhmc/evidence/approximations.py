@@ -14,22 +14,35 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import block_diag
 
 from pymc_rmhmc.approximation import fit_ep, laplace_sites, second_order_correction
+from pymc_rmhmc.approximation.coupled_laplace import CoupledLaplace, coupled_laplace
 from pymc_rmhmc.approximation.ep import MAX_ITER, TOLERANCE
 from pymc_rmhmc.approximation.tilted import PointwiseLikelihood
 from pymc_rmhmc.chains.judgement import in_words
-from pymc_rmhmc.errors import ApproximationError, CovarianceError, DataError, Failure, PriorFailure
-from pymc_rmhmc.evidence.evidence_references import mode_of
-from pymc_rmhmc.latent.charts import GaussianSites, SiteChart
+from pymc_rmhmc.errors import (
+    ApproximationError,
+    CovarianceError,
+    DataError,
+    Failure,
+    PriorFailure,
+    UnsupportedModelError,
+)
+from pymc_rmhmc.evidence.evidence_references import mode_of, no_mode
+from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, SiteChart
 from pymc_rmhmc.latent.charts.site import FactorizedPrior
+from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.model import CompiledBlock, ModelStructure, model_in_context, with_predictors_or_without
 from pymc_rmhmc.model.conditioning import (
     LatentDraws,
     check_can_be_given,
+    check_is_observed,
     compile_widest,
     given_values,
+    log_density_of_data,
     observed_elsewhere,
     point_of,
 )
+from pymc_rmhmc.model.field.field_model import ReadField
+from pymc_rmhmc.model.field.field_or_other import read_of_several
 from pymc_rmhmc.model.predictions import predicted_variables, without
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.model.words.density_terms import DensityTerms
@@ -41,6 +54,8 @@ __all__ = ["ApproximatedBlock", "GaussianApproximation", "approximation_of", "ep
 
 type Point = dict[str, np.ndarray]
 type Array = NDArray[np.float64]
+# Of matrices that Laplace's method makes of several predictors: 200 MB each.
+MOST_COUPLED = 5000
 type Fit = Callable[[CompiledBlock, FactorizedPrior, PointwiseLikelihood], ApproximatedBlock]
 
 
@@ -85,7 +100,9 @@ def laplace(
     .. math:: \log p(y) \approx \sum_i \ell_i(\hat\eta_i) - \tfrac12 |\hat\nu|^2 - \tfrac12 \log |I + \Phi^T W \Phi|.
 
     W is the negative second derivative if the likelihood is log-concave ("hessian" among its curvatures), and the
-    Fisher information otherwise, or SoftAbs of the second derivative for a likelihood that is not registered.
+    Fisher information otherwise, or SoftAbs of the second derivative for a likelihood that is not registered. Where an
+    observation reads several predictors, as the logits of its classes, or a mean and a spread, W has a block for each,
+    and is the negative second derivative.
 
     References
     ----------
@@ -104,7 +121,7 @@ def laplace(
     >>> approximation.sample(draws=500, random_seed=1).posterior["f"].shape
     (1, 500, 3)
     """
-    return _approximated("laplace", model, point, _fit_laplace)
+    return _approximated("laplace", model, point, _fit_laplace, of_several=True)
 
 
 @called_as('ep(model), or ep(model, point={"lengthscale": 0.5}, damping=0.5)')
@@ -147,7 +164,8 @@ def ep(
     ApproximationError
         If EP does not converge, as can happen if a likelihood is far from log-concave.
     UnsupportedModelError, UnsupportedLikelihoodError
-        If the model has no latent Gaussian block, or has discrete free variables.
+        If the model has no latent Gaussian block, or has discrete free variables, or if an observation reads several
+        predictors of one block: `laplace` takes these.
     ConfigurationError
         If `point` has unknown names, wrong shapes or values that are not finite, or an option is out of range.
     DataError, CovarianceError
@@ -189,7 +207,7 @@ def ep(
 
 
 def _approximated(
-    method: str, model: pm.Model | None, given: Mapping[str, ArrayLike] | None, fit: Fit
+    method: str, model: pm.Model | None, given: Mapping[str, ArrayLike] | None, fit: Fit, *, of_several: bool = False
 ) -> GaussianApproximation:
     """Read the model, fit its blocks one by one, and join them."""
     model = model_in_context(model, method)
@@ -197,9 +215,12 @@ def _approximated(
     check_can_be_given(model)
     point = point_of(model, given)
     InputChecks(model).check(point)
+    field = read_of_several(model, point) if of_several else None
+    if field is not None:
+        return approximation_of_field(field, point)
     structure, compiled = with_predictors_or_without(model, lambda read: compile_widest(read, point))
     elsewhere = observed_elsewhere(structure, point)
-    held = given_values(structure, point)
+    held = given_values(structure.model, structure.variables, point)
     fitted = []
     for block in compiled.blocks:
         prior, likelihood = _prior(block, point, held), block.likelihood(point)
@@ -220,16 +241,21 @@ def _prior(block: CompiledBlock, point: Point, held: Point) -> FactorizedPrior:
     try:
         return FactorizedPrior(block.prior(point))
     except PriorFailure as failure:
-        where = f" where {in_words(held)}" if held else ""
-        if failure.failure is Failure.NON_FINITE:
-            raise DataError(
-                f"{block.name}: the prior's mean or covariance is not finite{where}. Look for a lengthscale of 0, and "
-                "for NaN among its inputs."
-            ) from None
-        raise CovarianceError(
-            f"{block.name}: the prior covariance is not positive definite{where}. Add jitter with "
-            "gp.prior(..., jitter=1e-6), remove duplicated inputs, or give another point=."
-        ) from None
+        raise _prior_error(block.name, failure, held) from None
+
+
+def _prior_error(name: str, failure: PriorFailure, held: Point) -> DataError | CovarianceError:
+    """Return the error that says why a block's prior cannot be used."""
+    where = f" where {in_words(held)}" if held else ""
+    if failure.failure is Failure.NON_FINITE:
+        return DataError(
+            f"{name}: the prior's mean or covariance is not finite{where}. Look for a lengthscale of 0, and for NaN "
+            "among its inputs."
+        )
+    return CovarianceError(
+        f"{name}: the prior covariance is not positive definite{where}. Add jitter with gp.prior(..., jitter=1e-6), "
+        "remove duplicated inputs, or give another point=."
+    )
 
 
 def _fit_laplace(block: CompiledBlock, prior: FactorizedPrior, likelihood: PointwiseLikelihood) -> ApproximatedBlock:
@@ -279,8 +305,9 @@ class GaussianApproximation:
         Mean of each latent variable, in its shape. For Laplace's method this is the mode.
     eta_mean, eta_variance : (n,) array
         Mean and variance of the values η that the likelihood reads, of all blocks in order.
-    sites : GaussianSites
-        Gaussian factors ``exp(b η - ½ w̄ η²)`` that stand for the likelihood, for the same n values.
+    sites : GaussianSites or None
+        Gaussian factors ``exp(b η - ½ w̄ η²)`` that stand for the likelihood, for the same n values. None where an
+        observation reads several predictors: what stands for it is no product.
     log_evidence : float
         Approximation of ``log p(y | given)``, with all constants. Without other free variables it approximates
         ``log p(y)``. The priors of the variables in `given` are not part of it. Potentials are. The latent prior counts
@@ -300,13 +327,13 @@ class GaussianApproximation:
     mean: dict[str, Array]
     eta_mean: Array
     eta_variance: Array
-    sites: GaussianSites
+    sites: GaussianSites | None
     log_evidence: float
     second_order: float | None
     converged: bool
     n_iter: int
     given: dict[str, Array]
-    _charts: tuple[SiteChart, ...] = field(repr=False)
+    _charts: tuple[SiteChart | CoupledLaplace, ...] = field(repr=False)
     _draws: LatentDraws = field(repr=False)
     _value_names: tuple[str, ...] = field(repr=False)
 
@@ -392,8 +419,43 @@ def approximation_of(
         second_order=sum(corrections) if corrections else None,
         converged=True,
         n_iter=max(each.n_iter for each in blocks),
-        given=given_values(structure, point),
+        given=given_values(structure.model, structure.variables, point),
         _charts=charts,
-        _draws=LatentDraws(structure, point),
+        _draws=LatentDraws(structure.model, structure.variables, point),
         _value_names=tuple(parts),
     )
+
+
+def approximation_of_field(read: ReadField, point: Point) -> GaussianApproximation:
+    """Approximate a Gaussian field whose observations read several predictors, by Laplace's method."""
+    plan, joint = read.plan, read.build()
+    model, latents, (block,) = plan.model, plan.choice.latents, joint.blocks
+    check_is_observed(model, [o.variable for o in plan.choice.observations])
+    n_noise = block.n_residuals + block.n_sites
+    if n_noise > MOST_COUPLED:
+        raise UnsupportedModelError(
+            f"{block.name}: laplace() of several predictors makes matrices of {n_noise} rows here, and takes up to "
+            f"{MOST_COUPLED}. Sample with RMHMC(), or approximate fewer observations."
+        )
+    second = read.second_derivative()
+    for function in (*joint.functions, second):
+        function.bind(point)
+    theta = plan.theta.pack(point)
+    sites, chart = GaussianSites(*np.ones((2, block.n_sites))), MarginalChart.linear(theta, np.eye(theta.size))
+    target = FieldTarget(joint, [sites], chart)
+    held = given_values(model, latents, point)
+    try:
+        found = coupled_laplace(target, theta, lambda eta, along: second(theta, eta, along)[0])
+    except PriorFailure as failure:
+        raise _prior_error(block.name, failure, held) from None
+    if found is None:
+        raise no_mode(block.name)
+    names = {str(model.rvs_to_values[v].name): str(v.name) for v in latents}
+    parts = np.split(found.latents, np.cumsum(block.sizes)[:-1])
+    mean = {names[v]: part.reshape(point[v].shape) for v, part in zip(block.value_names, parts, strict=True)}
+    return GaussianApproximation(
+        method="laplace", mean=mean, eta_mean=found.eta, eta_variance=found.variance, sites=None,
+        log_evidence=found.log_evidence + log_density_of_data(model, read.outside(), point), second_order=None,
+        converged=True, n_iter=found.n_iter, given=held, _charts=(found,), _draws=LatentDraws(model, latents, point),
+        _value_names=block.value_names,
+    )  # fmt: skip

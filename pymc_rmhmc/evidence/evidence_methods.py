@@ -58,7 +58,7 @@ from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from pymc_rmhmc.steps.executors import pack
 from pymc_rmhmc.steps.options import Options, settle
-from pymc_rmhmc.steps.threads import BlasThreads
+from pymc_rmhmc.steps.process import ProcessSettings
 from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["REPETITIONS", "Annealing", "Estimates", "Settings", "estimates_of", "repeated"]
@@ -383,13 +383,13 @@ def _annealed(
 def estimate_once(blob: bytes, seed: int) -> Estimates:
     """Estimate once in a worker, from the pickled model and settings."""
     model, settings, _ = pickle.loads(blob)  # noqa: S301 - what this very run has packed
-    threads = BlasThreads(1)
-    threads.hold()
+    process = ProcessSettings(1)
+    process.hold()
     try:
         with np.errstate(all="ignore"):
             return estimates_of(read_model(model), settings, None, np.random.default_rng(seed), None)
     finally:
-        threads.release()
+        process.release()
 
 
 def repeated(

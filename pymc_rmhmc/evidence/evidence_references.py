@@ -44,7 +44,7 @@ from pymc_rmhmc.tuning.graph_chart import ChartTuning
 from pymc_rmhmc.tuning.joint_adapter import JointTuning
 
 __all__ = [
-    "Start", "graph_density", "latent_reference", "mode_of", "moment_map", "positions_of", "start_in_graph",
+    "Start", "graph_density", "latent_reference", "mode_of", "moment_map", "no_mode", "positions_of", "start_in_graph",
     "start_of_whole", "whole_reference", "widening",
 ]  # fmt: skip
 
@@ -140,11 +140,16 @@ def mode_of(name: str, prior: FactorizedPrior, likelihood: PointwiseLikelihood, 
     """Return the mode of a block's posterior, or raise; or else where Newton's method has come to."""
     mode = find_mode(prior.predictor, likelihood, max_iter=MOST_NEWTON_STEPS)
     if itself and not mode.converged:
-        raise ApproximationError(
-            f"{name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The likelihood "
-            "may have no maximum, or its units may be far from the prior's: rescale the data, or narrow the prior."
-        )
+        raise no_mode(name)
     return mode
+
+
+def no_mode(name: str) -> ApproximationError:
+    """Return the error for a block of which Newton's method finds no mode."""
+    return ApproximationError(
+        f"{name}: Newton's method did not find the posterior's mode in {MOST_NEWTON_STEPS} steps. The likelihood may "
+        "have no maximum, or its units may be far from the prior's: rescale the data, or narrow the prior."
+    )
 
 
 def latent_reference(

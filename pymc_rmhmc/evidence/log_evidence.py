@@ -19,7 +19,7 @@ from pymc_rmhmc.gathering import ExecutorOrFactory
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.steps.options import seeded
-from pymc_rmhmc.steps.threads import BlasThreads
+from pymc_rmhmc.steps.process import ProcessSettings
 from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["log_evidence"]
@@ -146,8 +146,8 @@ def log_evidence(
     read = read_model(model)
     values = None if draws is None else values_of_draws(read.sampled, draws, read.variables)
     rng = seeded(random_seed)
-    threads, began = BlasThreads(1), time.perf_counter()
-    threads.hold()
+    process, began = ProcessSettings(1), time.perf_counter()
+    process.hold()
     try:
         with displayed(progressbar) as report, np.errstate(all="ignore"):
             if executor is None:
@@ -156,7 +156,7 @@ def log_evidence(
                 seeds = [int(seed) for seed in rng.integers(2**63, size=REPETITIONS)]
                 found = repeated(model, settings, seeds, executor, report)
     finally:
-        threads.release()
+        process.release()
     attributes = {
         "convention": convention_in_words(model), "method": ", ".join(dict.fromkeys(how for _, how, _ in found)),
         "seconds": time.perf_counter() - began, "target_error": settings.target_error,

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.linalg.cholesky import cholesky, multiply_lower
+from pymc_rmhmc.linalg.products import congruence, contraction
 
 __all__ = ["Design", "Operator", "Root", "factor_in_place", "factor_or_fail", "places_of", "stacked", "without_factor"]
 
@@ -90,15 +91,15 @@ class Operator(Root):
     def seen(self, design: Design | None, covariance: Array | None = None) -> Array:
         """Return ``A L Lᵀ Aᵀ``, (n, n), or without an A ``L Lᵀ``, which may be at hand."""
         covariance = self.covariance() if covariance is None else covariance
-        return covariance if design is None else np.asarray(design @ (design @ covariance).T)
+        return covariance if design is None else congruence(design, covariance)
 
     def restrict(self, matrix: Array) -> Array:
         """Return what `pullback` takes of a derivative by ``L Lᵀ``, (k, k)."""
         return matrix
 
-    def contract(self, left: Design, right: Array) -> Array:
-        """Return what `pullback` takes of ``leftᵀ right``, for two matrices (p, k)."""
-        return np.asarray(left.T @ right)
+    def contract(self, design: Design, matrix: Array) -> Array:
+        """Return what `pullback` takes of ``Aᵀ M A``, for a derivative M (n, n) by ``A L Lᵀ Aᵀ``."""
+        return contraction(design, matrix)
 
     def outer(self, left: Array, right: Array) -> Array:
         """Return what `pullback` takes of ``left rightᵀ``, for two vectors (k,)."""

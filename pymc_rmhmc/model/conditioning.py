@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -23,7 +23,10 @@ from pymc_rmhmc.model.structure import ModelStructure, read_structure
 from pymc_rmhmc.model.words.refusals import discrete_in_words
 from pymc_rmhmc.stopwatch import COMPILING
 
-__all__ = ["LatentDraws", "check_can_be_given", "compile_widest", "given_values", "observed_elsewhere", "point_of"]
+__all__ = [
+    "LatentDraws", "check_can_be_given", "check_is_observed", "compile_widest", "given_values", "log_density_of_data",
+    "observed_elsewhere", "point_of",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 type Point = dict[str, np.ndarray]
@@ -121,22 +124,31 @@ def observed_elsewhere(structure: ModelStructure, point: Point) -> float:
     What reads a block must be observed: its value at the point would count as data.
     """
     model = structure.model
-    unobserved = [str(o.variable.name) for o in structure.observations if o.variable in model.free_RVs]
+    check_is_observed(model, [o.variable for o in structure.observations])
+    return log_density_of_data(model, structure.rest, point)
+
+
+def check_is_observed(model: pm.Model, reading: Sequence[TensorVariable]) -> None:
+    """Raise an `UnsupportedModelError` where a free variable's prior reads latent values."""
+    unobserved = [str(v.name) for v in reading if v in model.free_RVs]
     if unobserved:
         raise UnsupportedModelError(
             f"{listed(unobserved)}: the prior depends on the latent values, so that a value of it would count as data. "
             "Sample this model with RMHMC() or NUTS."
         )
-    terms = [v for v in structure.rest if v in model.observed_RVs or v in model.potentials]
+
+
+def log_density_of_data(model: pm.Model, terms: Sequence[TensorVariable], point: Point) -> float:
+    """Return the log density at a point of those of some terms that are observed, or potentials."""
+    terms = [v for v in terms if v in model.observed_RVs or v in model.potentials]
     if not terms:
         return 0.0
     return float(Evaluator(model, [model.logp(vars=terms, sum=True)])(point)[0])
 
 
-def given_values(structure: ModelStructure, point: Point) -> dict[str, Array]:
-    """Return the free variables outside of the blocks at a point, on the scale on which a user has them."""
-    model = structure.model
-    held = [v for v in model.free_RVs if v not in structure.variables]
+def given_values(model: pm.Model, latents: Sequence[TensorVariable], point: Point) -> dict[str, Array]:
+    """Return the free variables other than the latent ones at a point, on the scale on which a user has them."""
+    held = [v for v in model.free_RVs if v not in latents]
     values = Evaluator(model, model.replace_rvs_by_values(held))(point) if held else []
     return {str(v.name): np.asarray(value) for v, value in zip(held, values, strict=True)}
 
@@ -144,10 +156,10 @@ def given_values(structure: ModelStructure, point: Point) -> dict[str, Array]:
 class LatentDraws:
     """From draws of latent values to draws of every free variable and deterministic, all else held at a point."""
 
-    def __init__(self, structure: ModelStructure, point: Point) -> None:
-        self._model, self._point = structure.model, point
+    def __init__(self, model: pm.Model, latents: Sequence[TensorVariable], point: Point) -> None:
+        self._model, self._point = model, point
         self._function: Callable[..., list[np.ndarray]] | None = None
-        self._latents = [str(value.name) for value in structure.value_vars]
+        self._latents = [str(model.rvs_to_values[v].name) for v in latents]
         # Data as they are now, whatever is set later.
         self._data = {shared: shared.get_value() for shared in shared_inputs(self._outputs())}
 

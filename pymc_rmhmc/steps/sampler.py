@@ -24,6 +24,7 @@ from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.sampled.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.options import CheckedStep, ModelContents, Plan, check_compile_kwargs, check_point, generator_of
+from pymc_rmhmc.steps.process import ProcessSettings
 from pymc_rmhmc.steps.rehearsal import compile_ahead
 from pymc_rmhmc.steps.reports import (
     STATISTICS,
@@ -37,7 +38,6 @@ from pymc_rmhmc.steps.reports import (
     too_short_tuning,
 )
 from pymc_rmhmc.steps.selection import find_with_predictions, predictions_in_words
-from pymc_rmhmc.steps.threads import BlasThreads
 from pymc_rmhmc.stopwatch import COMPILING
 from pymc_rmhmc.usage import switch
 
@@ -114,7 +114,7 @@ class Sampler(CheckedStep):
         self._compile_seconds = compile_ahead(self._samplers, point, found.names, predicted, plan.sampler)
         self._compile_seconds_in_chain, self._has_announced = 0.0, False
         self.default_tune_steps = found.tune_steps or self.default_tune_steps
-        self._threads = BlasThreads(None if blas_threads is None else int(blas_threads))
+        self._process = ProcessSettings(None if blas_threads is None else int(blas_threads))
         self._shapes, self._reads = shapes_of_data(model), found.data_names
         self._rest_key: Point | None = None
         self._rest = 0.0
@@ -162,7 +162,7 @@ class Sampler(CheckedStep):
             sampler.setup(tune)
         if self._plan.step_size is None and not any(sampler.state.started for sampler in self._samplers):
             self._notices.add("tuning", too_short_tuning(tune, self.default_tune_steps, self._plan.sampler))
-        self._threads.hold()
+        self._process.hold()
 
     def step(self, point: Point) -> tuple[Point, list[dict[str, Any]]]:
         """Make one draw: read the point, move every block, write the values, report."""
@@ -171,7 +171,7 @@ class Sampler(CheckedStep):
         try:
             point, statistics = self._draw(point)
         except BaseException:  # the chain is over, and what is sampled in its place shall have all threads
-            self._threads.release()
+            self._process.release()
             raise
         finally:
             COMPILING.announce_with(announced_before)
@@ -237,7 +237,7 @@ class Sampler(CheckedStep):
             self.failures.add(failure)
         last = self.iteration == self.n_tune + self.n_draws
         if last:
-            self._threads.release()
+            self._process.release()
         return {
             "diverging": bool(failure) and self.failures.diverging(failure),
             "n_failures": self.failures.total,

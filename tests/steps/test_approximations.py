@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy.stats import multivariate_normal
@@ -16,8 +17,11 @@ from pymc_rmhmc.errors import (
     ConfigurationError,
     CovarianceError,
     DataError,
+    UnsupportedLikelihoodError,
     UnsupportedModelError,
 )
+from pymc_rmhmc.evidence import approximations
+from pymc_rmhmc.model.graph.graphs import PYTHON_MODE
 from tests.model.conftest import MODELS, exact_log_density
 from tests.steps.conftest import COUNTS, N, X, logistic, poisson_model
 
@@ -325,3 +329,104 @@ def test_ep_that_does_not_converge_is_an_error():
 def test_a_bad_number_of_draws_is_named(draws):
     with pytest.raises(ConfigurationError, match="draws must be a whole number from 1 up"):
         laplace(poisson_model()).sample(draws)
+
+
+def three_classes(n: int = 12) -> pm.Model:
+    at, rng = np.linspace(0.0, 4.0, n)[:, None], np.random.default_rng(3)
+    with pm.Model() as model:
+        amplitude = pm.HalfNormal("amplitude", 1.0)
+        logits = [
+            pm.gp.Latent(cov_func=amplitude**2 * pm.gp.cov.Matern52(1, ls=ls)).prior(f"f{k}", at, jitter=1e-4)
+            for k, ls in enumerate((0.5, 1.0, 2.0))
+        ]
+        pm.Categorical("y", logit_p=pt.stack(logits, axis=1), observed=rng.integers(3, size=n))
+    return model
+
+
+def mean_and_spread() -> pm.Model:
+    """Its likelihood curves upwards along the spread of many observations, and the posterior does not."""
+    at, rng = np.linspace(0.0, 4.0, 15)[:, None], np.random.default_rng(4)
+    with pm.Model() as model:
+        level, kernel = pm.Normal("level", 0.0, 1.0), pm.gp.cov.Matern52(1, ls=0.8)
+        f, g = (pm.gp.Latent(cov_func=kernel).prior(name, at, reparameterize=False, jitter=1e-4) for name in "fg")
+        pm.Normal("y", f, pt.exp(level + g), observed=rng.standard_normal(15) * np.linspace(0.2, 2.0, 15))
+        pm.Potential("elsewhere", pt.as_tensor_variable(-1.5))
+    return model
+
+
+def rate_and_inflation() -> pm.Model:
+    """Effects of groups on both parameters of one variable, of which one is registered with one predictor."""
+    rng = np.random.default_rng(5)
+    group = rng.integers(6, size=40)
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        a, b = pm.Normal("a", 0.0, scale, shape=6), pm.Normal("b", 0.0, 1.0, shape=6)
+        pm.ZeroInflatedPoisson("y", pm.math.invlogit(b[group]), pt.exp(1.0 + a[group]), observed=rng.poisson(2.0, 40))
+    return model
+
+
+@pytest.mark.parametrize("build", [three_classes, mean_and_spread, rate_and_inflation])
+def test_laplace_of_several_predictors_is_the_mode_and_the_curvature_there(build):
+    """By PyMC's own log density of the latent values, its slope and its second derivatives."""
+    model = build()
+    found = laplace(model)
+    names = {str(v.name) for v in model.free_RVs if v.ndim or v.name == "level"}
+    assert set(found.mean) == names
+    point = model.initial_point() | found.mean
+    slope = model.compile_dlogp(vars=[model[name] for name in found.mean], mode=PYTHON_MODE)
+    np.testing.assert_allclose(slope(point), 0.0, atol=1e-4)
+    factor, mode = found.covariance_factor, np.concatenate([value.ravel() for value in found.mean.values()])
+
+    def slope_at(values: np.ndarray) -> np.ndarray:
+        parts = np.split(values, np.cumsum([value.size for value in found.mean.values()])[:-1])
+        shapes = {name: value.shape for name, value in found.mean.items()}
+        return slope(point | {name: part.reshape(shapes[name]) for name, part in zip(shapes, parts, strict=True)})
+
+    along = [(slope_at(mode - 1e-5 * column) - slope_at(mode + 1e-5 * column)) / 2e-5 for column in factor.T]
+    np.testing.assert_allclose(factor.T @ np.array(along).T, np.eye(len(factor)), atol=1e-5)
+    np.testing.assert_array_equal(factor, np.tril(factor))
+    others = [v for v in model.free_RVs if v.name not in found.mean]
+    at_mode = float(model.compile_logp(mode=PYTHON_MODE)(point))
+    at_mode -= float(model.compile_logp(vars=others, mode=PYTHON_MODE)(point)) if others else 0.0
+    evidence = at_mode + np.log(np.diag(factor)).sum() + 0.5 * len(factor) * np.log(2.0 * np.pi)
+    assert found.log_evidence == pytest.approx(evidence, abs=1e-6)
+    assert found.sites is None
+    assert set(found.given) == {str(v.name) for v in others}
+
+
+def test_predictors_have_their_own_variances():
+    """Those of contrasts of classes, of which draws of the latent values have the same."""
+    found = laplace(three_classes())
+    draws = found.sample(4000, random_seed=2).posterior
+    logits = np.stack([draws[f"f{k}"].values[0] for k in range(3)], axis=-1)
+    assert found.eta_variance.shape == found.eta_mean.shape == (24,)
+    total = (logits - logits.mean(axis=-1, keepdims=True)).var(axis=0).sum()
+    assert found.eta_variance.sum() == pytest.approx(total, rel=0.05)
+
+
+def test_ep_names_laplace_where_an_observation_has_several_predictors():
+    with pytest.raises(UnsupportedLikelihoodError, match=r"laplace\(model\) approximates its latent values"):
+        ep(three_classes())
+
+
+def test_more_predictors_than_matrices_take_are_named(monkeypatch):
+    monkeypatch.setattr(approximations, "MOST_COUPLED", 50)
+    with pytest.raises(UnsupportedModelError, match=r"matrices of 60 rows here, and takes up to 50. Sample with RMHMC"):
+        laplace(three_classes())
+
+
+def test_a_covariance_without_a_factor_is_named_where_there_are_several_predictors():
+    with pytest.raises(CovarianceError, match="not positive definite where"):
+        laplace(mean_and_two_points_that_are_one())
+
+
+def mean_and_two_points_that_are_one() -> pm.Model:
+    at = np.repeat(np.linspace(0.0, 1.0, 6), 2)[:, None]
+    with pm.Model() as model:
+        ls = pm.HalfNormal("ls", 1.0)
+        f, g = (
+            pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior(name, at, reparameterize=False, jitter=0.0)
+            for name in "fg"
+        )
+        pm.Normal("y", f, pt.exp(g), observed=np.zeros(12))
+    return model

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from pymc_rmhmc import RMHMC, ExplicitTao, GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.errors import Failure, SamplingError
+from pymc_rmhmc.steps import process
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 
@@ -346,6 +347,47 @@ def test_two_steps_of_a_compound_give_blas_back_together(no_chains):
         assert blas_threads() == [1] * len(before)  # the other has not ended
         steps[1].step(point)
         assert blas_threads() == before
+
+
+class Allocator:
+    """In the place of the C library: what it was last asked to keep, by the number of the setting."""
+
+    def __init__(self) -> None:
+        self.settings, self.trimmed = {}, 0
+
+    def mallopt(self, setting: int, value: int) -> int:
+        self.settings[setting] = value
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.trimmed += 1
+        return 1
+
+
+def test_memory_is_kept_while_a_chain_runs_and_then_given_back(no_chains, monkeypatch):
+    allocator = Allocator()
+    monkeypatch.setattr(process._process._memory, "_library", allocator)
+    with poisson_model():
+        steps = [RMHMC(), RMHMC(blas_threads=None)]
+    point = steps[0]._initial_point
+    for step in steps:
+        step.setup_chain(np.random.default_rng(1), 0, 1)
+    assert allocator.settings == {process.TRIM_THRESHOLD: process.KEPT, process.MMAP_THRESHOLD: process.KEPT}
+    steps[0].step(point)
+    assert not allocator.trimmed  # the other has not ended
+    steps[1].step(point)
+    assert allocator.settings == {
+        process.TRIM_THRESHOLD: process.USUAL_TRIM, process.MMAP_THRESHOLD: process.USUAL_MMAP
+    }  # fmt: skip
+    assert allocator.trimmed == 1
+
+
+def test_what_a_user_says_of_memory_is_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    memory = process._FreeMemory()
+    assert memory._library is None
+    memory.keep()
+    memory.give_back()
 
 
 def test_an_error_that_ends_a_chain_gives_blas_back(no_chains, monkeypatch):

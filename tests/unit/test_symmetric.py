@@ -1,11 +1,12 @@
-"""The product of a symmetric matrix and a vector, small (by BLAS) and large."""
+"""Products of a symmetric matrix: with a vector, small (by BLAS) and large, and with the rows that read it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
-from pymc_rmhmc.linalg.products import LARGE, multiply_symmetric
+from pymc_rmhmc.linalg.products import LARGE, congruence, contraction, multiply_symmetric
 
 
 def pair(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,3 +41,23 @@ def test_what_is_not_finite_stays_so(n, value):
         spoilt = vector.copy()
         spoilt[at] = value
         assert not np.isfinite(multiply_symmetric(matrix, spoilt)).any()
+
+
+def design_of(kind: str) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    design = np.zeros((7, 4))
+    design[np.arange(7), rng.integers(4, size=7)] = rng.standard_normal(7)
+    if kind == "two and none":  # as many entries as rows
+        design[0], design[1] = 0.0, [1.5, 0.0, -0.5, 0.0]
+    return design
+
+
+@pytest.mark.parametrize("kind", ["one a row", "two and none"])
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_rows_make_of_a_matrix(kind, make, order):
+    """``A K Aᵀ`` of a symmetric K, and ``AᵀMA`` of any M."""
+    design, matrix = design_of(kind), np.asarray(pair(4)[0], order=order)
+    np.testing.assert_allclose(congruence(make(design), matrix), design @ matrix @ design.T, atol=1e-13)
+    other = np.asarray(np.random.default_rng(4).standard_normal((7, 7)), order=order)
+    np.testing.assert_allclose(contraction(make(design), other), design.T @ other @ design, atol=1e-13)

@@ -106,12 +106,13 @@ class CoefficientsOperator(Operator):
         """Return the diagonal."""
         return matrix.diagonal()
 
-    def contract(self, left: Design, right: Array) -> Array:
-        """Return the diagonal of ``leftᵀ right``."""
-        if sparse.issparse(left):
-            entries: sparse.csr_array = left
+    def contract(self, design: Design, matrix: Array) -> Array:
+        """Return the diagonal of ``Aᵀ M A``."""
+        right = np.asarray(matrix @ design)
+        if sparse.issparse(design):
+            entries: sparse.csr_array = design
             return np.asarray(entries.multiply(right).sum(axis=0)).ravel()
-        return np.asarray(np.einsum("ij,ij->j", left, right))
+        return np.asarray(np.einsum("ij,ij->j", design, right))
 
     def outer(self, left: Array, right: Array) -> Array:
         """Return the diagonal of ``left rightᵀ``."""

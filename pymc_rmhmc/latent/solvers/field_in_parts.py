@@ -261,8 +261,9 @@ class FieldInParts(Apart):
         operator = self._operators[kernel]
         assert operator is not None
         if self._stated.maps.kernels[kernel].is_factor:
-            bar = np.tril((bar + bar.T) @ operator.matrix())
-        total[slice(*self._ends[kernel])] += bar.ravel()
+            bar = np.tril((bar + bar.T) @ operator.matrix()).T
+        # In Fortran order, of which a transpose is read at once: K is symmetric.
+        total[slice(*self._ends[kernel])] += bar.T.ravel()
 
     def _add_residuals(self, known: _Residuals, by_spread: Array, by_values: Array, total: Array) -> None:
         """Add the derivative by j and c, of what has these by 1/j and by c/j, and of the normaliser."""

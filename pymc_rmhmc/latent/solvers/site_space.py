@@ -65,7 +65,7 @@ class Term(NamedTuple):
         if self.design is None:
             between = operator.restrict(covariance_bar)
         else:
-            between = operator.contract(self.design, np.asarray(covariance_bar @ self.design))
+            between = operator.contract(self.design, covariance_bar)
         return operator.pullback(between, collected, noise)
 
     def design_bar(self, covariance_bar: Array, spread: Array, noise: Array) -> Array:

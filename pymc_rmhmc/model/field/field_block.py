@@ -69,6 +69,15 @@ class PredictorTerms:
         slope = pytensor.grad((disconnected_grad(terms.gradient) * read).sum(), eta)
         return total, slope, gradient_by(total, theta)
 
+    def second_derivative(self, eta: TensorVariable, direction: TensorVariable) -> TensorVariable:
+        """Return the derivative of the slope by site along a direction of the predictors' values."""
+        if self._observation.likelihood is None:
+            slope = self.terms(eta)[1]
+            return pytensor.grad((slope * direction).sum(), eta, disconnected_inputs="ignore")
+        read = self._read(eta)
+        along = self._read(direction) - self._read(pt.zeros_like(direction))
+        return pytensor.grad((self._registered(read).gradient * along).sum(), eta)
+
     def information(self, eta: TensorVariable) -> TensorVariable:
         """Return a weight of each site that grows with parameters as the slope does; 0 where nothing is known."""
         if self._observation.likelihood is None:

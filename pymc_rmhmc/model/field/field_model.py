@@ -277,10 +277,7 @@ class ReadField:
         model, choice = plan.model, plan.choice
         sizes = [part.stop - part.start for part in self.affine.blocks]
         values = {str(plan.graphs.values[v].name): n for v, n in zip(choice.latents, sizes, strict=True)}
-        observed, first = [], 0
-        for each in choice.observations:
-            observed.append(PredictorTerms(each, first, theta))
-            first += observed[-1].size
+        observed = self._predictor_terms()
         maps, read_from, point = self.moving.maps, self.affine.rows, plan.graphs.point
         normaliser = self._log_normalisers().sum() - HALF_LOG_2PI * maps.n_dense
         name = " + ".join(names_of([v]) for v in choice.latents)
@@ -294,16 +291,34 @@ class ReadField:
         )  # fmt: skip
         summed = sum((each.sum() for each in theta.place(self.rest)), start=pt.zeros(()))
         function = GraphFunction(model, [theta.symbol], [summed, gradient_by(summed, theta.symbol)], point)
-        names = [str(v.name) for v in self._outside()]
+        names = [str(v.name) for v in self.outside()]
         return JointModel(theta, [block], function, names, self._of_likelihoods(normaliser), np.empty(0, np.int64))
+
+    def second_derivative(self) -> GraphFunction:
+        """Build the function of θ, η and a direction (n,) that returns how the likelihoods' slopes change along it.
+
+        PyTensor has no second derivative of some densities.
+        """
+        theta, observed = self.plan.theta.symbol, self._predictor_terms()
+        eta, direction = (pt.dvector(name, shape=(self.moving.maps.predictors.n_rows,)) for name in ("eta", "along"))
+        total = sum((each.second_derivative(eta, direction) for each in observed), start=pt.zeros_like(eta))
+        return GraphFunction(self.plan.model, [theta, eta, direction], [total], self.plan.graphs.point)
+
+    def _predictor_terms(self) -> list[PredictorTerms]:
+        """Return what every observed variable says of its predictors, in the order of sites."""
+        found, first = list[PredictorTerms](), 0
+        for each in self.plan.choice.observations:
+            found.append(PredictorTerms(each, first, self.plan.theta))
+            first += found[-1].size
+        return found
 
     @cached_property
     def rest(self) -> list[TensorVariable]:
         """The log densities that are not of the field."""
-        outside = self._outside()
+        outside = self.outside()
         return list(self.plan.model.logp(vars=outside, sum=False)) if outside else []
 
-    def _outside(self) -> list[TensorVariable]:
+    def outside(self) -> list[TensorVariable]:
         """List the variables and potentials whose densities are not of the field."""
         choice, model = self.plan.choice, self.plan.model
         inside = {*choice.rows, *choice.kernels, *(o.variable for o in choice.observations)}

@@ -22,7 +22,7 @@ from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, core_op
 from pymc_rmhmc.model.observed.observation import names_of
 from pymc_rmhmc.model.words.bad_inputs import OF_CLASSES
 
-__all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "effects_as_field", "field_asked_for"]
+__all__ = ["FIELD", "FieldPolicy", "InField", "as_field", "effects_as_field", "field_asked_for", "read_of_several"]
 
 type Point = dict[str, np.ndarray]
 
@@ -111,6 +111,19 @@ def _why_not(plan: FieldPlan | str, policy: FieldPolicy) -> str:
 def _n_together(plan: FieldPlan) -> int:
     """Return how many values have a dense covariance: of alike vectors each contrast is a part by itself."""
     return sum(each.size for each in plan.kernels if each.same_as is None)
+
+
+def read_of_several(model: pm.Model, point: Point) -> ReadField | None:
+    """Return the field of a model in which an observation reads several predictors, of any size; else None."""
+    vectors = [v for v in model.free_RVs if v.dtype.startswith("float")]
+    if not any(_reads_several(y, vectors) for y in model.observed_RVs):
+        return None
+    plan = plan_field(model, point)
+    if isinstance(plan, str):
+        return None
+    observed = [o.variable for o in plan.choice.observations]
+    found = _unless_refused(plan) if any(_reads_several(y, plan.choice.latents) for y in observed) else ""
+    return None if isinstance(found, str) else found
 
 
 def effects_as_field(

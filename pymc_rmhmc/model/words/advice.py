@@ -28,8 +28,8 @@ __all__ = [
 NUTS = "sample with NUTS"
 # What samples a likelihood of several latent values; the second has an observation's whole block in its matrix.
 INSTEAD_OF_SEVERAL = (
-    'RMHMC() samples such a model, and so does RMHMC(metric=FisherMetric(chart="graph")); log_evidence(model) has its '
-    "evidence."
+    'RMHMC() samples such a model, and so does RMHMC(metric=FisherMetric(chart="graph")); laplace(model) approximates '
+    "its latent values, and log_evidence(model) has its evidence."
 )
 AS_IT_IS = f"\n    # {UNKNOWN} stays as it is in your model"
 
