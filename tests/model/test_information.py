@@ -96,6 +96,34 @@ DISCRETE = {
     "Geometric, logit": Row(pm.Geometric, lambda p: {"p": pt.sigmoid(p[0])}, (-0.4,)),
     "Geometric, identity": Row(pm.Geometric, lambda p: {"p": p[0]}, (0.4,)),
 }
+ZEROS = {
+    "ZeroInflatedPoisson": Row(
+        pm.ZeroInflatedPoisson, lambda p: {"psi": pt.sigmoid(p[0]), "mu": pt.exp(p[1])}, (0.7, 0.4)
+    ),
+    "ZeroInflatedPoisson, identity": Row(pm.ZeroInflatedPoisson, lambda p: {"psi": p[0], "mu": p[1]}, (0.7, 0.9)),
+    "ZeroInflatedBinomial": Row(
+        pm.ZeroInflatedBinomial, lambda p: {"psi": pt.sigmoid(p[0]), "n": 4, "p": pt.sigmoid(p[1])}, (0.7, -0.9)
+    ),
+    "ZeroInflatedBinomial, identity": Row(
+        pm.ZeroInflatedBinomial, lambda p: {"psi": p[0], "n": 4, "p": p[1]}, (0.7, 0.3)
+    ),
+    "ZeroInflatedNegativeBinomial": Row(
+        pm.ZeroInflatedNegativeBinomial,
+        lambda p: {"psi": pt.sigmoid(p[0]), "mu": pt.exp(p[1]), "alpha": 1.5}, (0.7, 0.9),
+    ),
+    "HurdlePoisson": Row(pm.HurdlePoisson, lambda p: {"psi": pt.sigmoid(p[0]), "mu": pt.exp(p[1])}, (0.7, 0.4)),
+    "HurdleNegativeBinomial": Row(
+        pm.HurdleNegativeBinomial,
+        lambda p: {"psi": pt.sigmoid(p[0]), "mu": pt.exp(p[1]), "alpha": 1.5}, (0.7, 0.9),
+    ),
+    "HurdleGamma": Row(
+        pm.HurdleGamma, lambda p: {"psi": pt.sigmoid(p[0]), "alpha": pt.exp(p[1]), "beta": pt.exp(p[2])},
+        (0.7, 0.7, -0.3),
+    ),
+    "HurdleLogNormal": Row(
+        pm.HurdleLogNormal, lambda p: {"psi": pt.sigmoid(p[0]), "mu": p[1], "sigma": pt.exp(p[2])}, (0.7, 0.3, -0.4)
+    ),
+}  # fmt: skip
 
 
 def test_every_registered_family_has_a_row():
@@ -115,9 +143,10 @@ def is_mean_product(scores, information):
     np.testing.assert_array_less(np.abs(information - products.mean(axis=-1)), MOST_ERRORS * error + 1e-8)
 
 
-@pytest.mark.parametrize("name", [name for name in (*CONTINUOUS, *DISCRETE) if name != "Uniform"])
+@pytest.mark.parametrize("name", [name for name in (*CONTINUOUS, *DISCRETE, *ZEROS) if name != "Uniform"])
+@pytest.mark.filterwarnings("ignore:No safe default transform")
 def test_of_an_observation_it_is_the_covariance_of_the_score(name):
-    row = (CONTINUOUS | DISCRETE)[name]
+    row = (CONTINUOUS | DISCRETE | ZEROS)[name]
     y, k = drawn(row), len(row.at)
     with pm.Model() as one:
         phi = pm.Normal("phi", 0.0, 1.0, shape=k)
@@ -187,6 +216,20 @@ def test_of_the_negative_binomials_shape_it_is_about_that(alpha):
     found = information_of(one, at) - np.eye(2)
     assert found[0, 1] == 0.0
     assert 0.6 * exact < found[1, 1] < 1.15 * exact
+
+
+@pytest.mark.parametrize("alpha", [0.3, 2.0, 20.0])
+@pytest.mark.parametrize("log_mean", [-3.0, 1.0, 5.0])
+@pytest.mark.parametrize("distribution", [pm.ZeroInflatedNegativeBinomial, pm.HurdleNegativeBinomial])
+def test_of_extra_zeros_it_is_positive_definite(distribution, alpha, log_mean):
+    """About a shape it has no closed form."""
+    with pm.Model() as model:
+        phi = pm.Normal("phi", 0.0, 1.0, shape=3)
+        distribution("y", pt.sigmoid(phi[0]), mu=pt.exp(phi[1]), alpha=pt.exp(phi[2]), observed=[0, 1, 3])
+    for logit in (-6.0, 0.0, 6.0):
+        found = information_of(model, np.array([logit, log_mean, np.log(alpha)]))
+        assert np.isfinite(found).all()
+        assert np.linalg.eigvalsh(found - (1.0 - 1e-9) * np.eye(3)).min() > 0.0
 
 
 @pytest.mark.parametrize("log_nu", [-2.0, 1.0, 4.5, 4.7, 8.0, 20.0])
@@ -445,11 +488,6 @@ def bounds():
     pm.Uniform("y", 0.0, pm.HalfNormal("x") + 3.0, observed=np.ones(2))
 
 
-def zeros():
-    x, psi = pm.Normal("x"), pm.Beta("psi", 1.0, 1.0)
-    pm.ZeroInflatedPoisson("y", psi, pt.exp(x), observed=np.array([0, 2]))
-
-
 def concentration():
     pm.Dirichlet("y", pm.HalfNormal("x", shape=3))
 
@@ -473,7 +511,6 @@ def mixture():
         (truncated, r"y: the expected information of TruncatedNormal is not registered"),
         (censored, r"y: the expected information of Censored is not registered"),
         (bounds, r"y: the expected information of Uniform is not registered"),
-        (zeros, r"y: the expected information of Mixture is not registered when psi is sampled too"),
         (dims, r"x is a variable of pymc\.dims"),
         (mixture, r"y: the expected information of Mixture is not registered, so"),
         (concentration, r"y: the expected information of Dirichlet is not registered when its concentration"),
@@ -485,6 +522,17 @@ def test_what_has_no_information_names_itself(build, says):
         build()
     packed = Hyperparameters(model, model.free_RVs, model.initial_point())
     with pytest.raises(ConfigurationError, match=says):
+        fisher_information(model, packed)
+
+
+def test_a_parameter_that_a_likelihood_does_not_count_is_named(monkeypatch):
+    """Of one that is registered with RMHMC alone."""
+    monkeypatch.delitem(INFORMATION, "NegativeBinomial")
+    with pm.Model() as model:
+        x, alpha = pm.Normal("x"), pm.HalfNormal("alpha", 1.0)
+        pm.NegativeBinomial("y", mu=pt.exp(x), alpha=alpha, observed=np.array([0, 2]))
+    packed = Hyperparameters(model, model.free_RVs, model.initial_point())
+    with pytest.raises(ConfigurationError, match="NegativeBinomial is not registered when alpha is sampled too"):
         fisher_information(model, packed)
 
 

@@ -3233,6 +3233,14 @@ FIELD = [
         "model/test_field_models.py::test_the_density_of_a_field_is_the_models[zero-inflated walk]",
     ),
     Mutant(
+        "zeros-say-nothing-of-a-rate",
+        "the Fisher metric of zero-inflated counts drops what ties the rate to the share of zeros",
+        "information_of_zeros.information_of_zeros",
+        "slopes += [psi * zero * s for s in base.slopes]",
+        "slopes += [0.0 for s in base.slopes]",
+        "model/test_information.py::test_of_an_observation_it_is_the_covariance_of_the_score[ZeroInflatedPoisson]",
+    ),
+    Mutant(
         "blocks-of-the-curvature-without-off-diagonals",
         "laplace() of classes has too small an evidence and the wrong variances",
         "coupled_laplace._curvature",

@@ -43,6 +43,7 @@ from pymc_rmhmc.model.general.information_families import (
     log_of,
     log_probabilities,
 )
+from pymc_rmhmc.model.general.information_of_zeros import extra_zeros_of, information_of_zeros
 from pymc_rmhmc.model.graph.graphs import (
     NO_DERIVATIVE,
     PYTHON_MODE,
@@ -191,9 +192,11 @@ class _Reader:
     def read(self, variable: Symbol, value: Symbol, shape: Shape) -> None:
         """Add the term of a distribution for a value of this shape, an expression of the model's random variables."""
         name, structure = distribution_of(variable), _structure_of(variable)
-        row = INFORMATION.get(name)
+        row, zeros = INFORMATION.get(name), extra_zeros_of(variable)
         if structure is not None:
             structure(self, variable, value, shape)
+        elif zeros is not None:
+            self.add(information_of_zeros(zeros, *self.valued([zeros.weight, *zeros.parameters])), shape)
         elif row is None or row.location == "interval" or (self.of_process and self._has_known_parameters(variable)):
             self.add(self._of_likelihood(variable, name), shape)
         else:
