@@ -45,12 +45,18 @@ def _cell(held: list[dict] | None) -> str:
     if not held:
         return "failed"
     bound = "at least " if any(record["stopped"] for record in held) else ""
-    middle = f"{bound}{np.median([seconds(record) for record in held]):.2g}"
+    middle = f"{bound}{_two_digits(np.median([seconds(record) for record in held]))}"
     return f"stuck, {middle}" if is_weak(held) else middle
 
 
 def _ratio(ours: list[dict] | None, theirs: list[dict] | None) -> str:
+    """How many times as long the peer takes; at least so many where its chains do not agree, or were stopped."""
     if not ours or not theirs:
         return ""
     ratio = np.median([seconds(record) for record in theirs]) / np.median([seconds(record) for record in ours])
-    return f"{'≥ ' if any(record['stopped'] for record in theirs) else ''}{ratio:.2g}"
+    is_bound = is_weak(theirs) or any(record["stopped"] for record in theirs)
+    return f"{'≥ ' if is_bound else ''}{_two_digits(ratio)}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}".replace(",", " ")
