@@ -65,8 +65,7 @@ def laplace(
 ) -> GaussianApproximation:
     r"""Approximate the posterior of latent Gaussian values by Laplace's method.
 
-    The mean is the posterior's mode, and the precision is the prior's plus the likelihood's curvature there. It takes
-    a few Cholesky factorisations.
+    The mean is the posterior's mode, and the precision is the prior's plus the likelihood's curvature there.
 
     Parameters
     ----------
@@ -99,10 +98,9 @@ def laplace(
 
     .. math:: \log p(y) \approx \sum_i \ell_i(\hat\eta_i) - \tfrac12 |\hat\nu|^2 - \tfrac12 \log |I + \Phi^T W \Phi|.
 
-    W is the negative second derivative if the likelihood is log-concave ("hessian" among its curvatures), and the
-    Fisher information otherwise, or SoftAbs of the second derivative for a likelihood that is not registered. Where an
-    observation reads several predictors, as the logits of its classes, or a mean and a spread, W has a block for each,
-    and is the negative second derivative.
+    W is the negative second derivative of a log-concave likelihood, and the Fisher information otherwise, or SoftAbs of
+    the second derivative for one that is not registered. Where an observation reads several predictors, such as the
+    logits of its classes, or a mean and a spread, W is the negative second derivative with a block for each.
 
     References
     ----------

@@ -58,7 +58,7 @@ from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.target import LatentDensity, LatentTarget
 from pymc_rmhmc.steps.executors import pack
 from pymc_rmhmc.steps.options import Options, settle
-from pymc_rmhmc.steps.process import ProcessSettings
+from pymc_rmhmc.steps.process_settings import ProcessSettings
 from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["REPETITIONS", "Annealing", "Estimates", "Settings", "estimates_of", "repeated"]

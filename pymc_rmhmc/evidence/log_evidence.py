@@ -19,7 +19,7 @@ from pymc_rmhmc.gathering import ExecutorOrFactory
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.model.structure import model_in_context
 from pymc_rmhmc.steps.options import seeded
-from pymc_rmhmc.steps.process import ProcessSettings
+from pymc_rmhmc.steps.process_settings import ProcessSettings
 from pymc_rmhmc.usage import called_as, one_of, real_number, switch, whole_number
 
 __all__ = ["log_evidence"]

@@ -24,7 +24,7 @@ from pymc_rmhmc.model.together import flat_priors
 from pymc_rmhmc.model.words.bad_inputs import InputChecks
 from pymc_rmhmc.sampled.checks import check_block, check_shapes, shapes_of_data
 from pymc_rmhmc.steps.options import CheckedStep, ModelContents, Plan, check_compile_kwargs, check_point, generator_of
-from pymc_rmhmc.steps.process import ProcessSettings
+from pymc_rmhmc.steps.process_settings import ProcessSettings
 from pymc_rmhmc.steps.rehearsal import compile_ahead
 from pymc_rmhmc.steps.reports import (
     STATISTICS,

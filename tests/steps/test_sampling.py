@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from pymc_rmhmc import RMHMC, ExplicitTao, GeneralizedLeapfrog, ImplicitMidpoint
 from pymc_rmhmc.errors import Failure, SamplingError
-from pymc_rmhmc.steps import process
+from pymc_rmhmc.steps import process_settings as process
 from tests.model.conftest import exact_log_density
 from tests.steps.conftest import COUNTS, N, X, draw, poisson_model
 

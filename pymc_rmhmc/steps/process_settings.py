@@ -11,7 +11,6 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -31,7 +30,7 @@ class _FreeMemory:
     """Memory that the C library keeps between gradients; nothing where it has no such setting."""
 
     def __init__(self) -> None:
-        library: Any = ctypes.CDLL(None) if os.name == "posix" else None
+        library = ctypes.CDLL(None) if os.name == "posix" else None
         is_known = hasattr(library, "mallopt") and hasattr(library, "malloc_trim")
         self._library = library if is_known and not any(name in os.environ for name in OF_THE_USER) else None
 
@@ -61,7 +60,7 @@ class _Process:
     def __init__(self) -> None:
         # What is collected while a limit is made may release another, in the same thread.
         self._lock, self._holders = threading.RLock(), 0
-        self._before: Any = None
+        self._before: threadpool_limits | None = None
         self._memory = _FreeMemory()
 
     def hold(self, n_threads: int | None) -> None:
