@@ -352,7 +352,7 @@ class FoundBlocks:
         if isinstance(self.joint, str) and self.joint != NO_HYPERPARAMETERS:
             reasons |= {name: self.joint for name in names if model[name].dtype.startswith("float")}
         by_step = {name: step_in_words(model[name]) for name in names}
-        groups = said_once({name: reasons[name] + by_step[name] for name in names})
+        groups = said_once({name: (reasons[name] + by_step[name]).removeprefix(", ") for name in names})
         return ", ".join(f"{held} ({why})" if why else held for held, why in groups)
 
     def _advice(self) -> str:

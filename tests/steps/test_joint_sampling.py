@@ -544,3 +544,13 @@ def test_tuning_is_twice_as_long_where_draws_are_cheap_and_no_emulator_follows()
         step = RMHMC(metric=FlatMetric(chart="latent"))
         assert RMHMC().default_tune_steps == 300  # in the chart of the graph, which is the default here
     assert step.default_tune_steps == 600
+
+
+def test_a_discrete_variable_beside_chosen_ones_is_named_with_its_step(caplog):
+    with pm.Model():
+        late = pm.Bernoulli("late", 0.5)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=0.3)).prior("f", X=X, reparameterize=False)
+        pm.Poisson("y", mu=pm.math.exp(f + late), observed=COUNTS)
+        with caplog.at_level("INFO"):
+            RMHMC(vars=[f])
+    assert "late (sampled by BinaryGibbsMetropolis)" in caplog.text
