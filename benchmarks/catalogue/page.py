@@ -55,8 +55,10 @@ def _ratio(ours: list[dict] | None, theirs: list[dict] | None) -> str:
         return ""
     ratio = np.median([seconds(record) for record in theirs]) / np.median([seconds(record) for record in ours])
     is_bound = is_weak(theirs) or any(record["stopped"] for record in theirs)
+    if is_bound and ratio < 1.0:  # which says nothing
+        return ""
     return f"{'≥ ' if is_bound else ''}{_two_digits(ratio)}"
 
 
 def _two_digits(value: float) -> str:
-    return f"{float(f'{value:.2g}'):,g}".replace(",", " ")
+    return f"{float(f'{value:.2g}'):g}"
