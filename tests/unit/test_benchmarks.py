@@ -13,6 +13,7 @@ from benchmarks.catalogue.entry import Entry
 from benchmarks.catalogue.headline import LARGER
 from benchmarks.catalogue.models import ALL, CATALOGUE, GROUPS
 from benchmarks.catalogue.moments import agreement, allowed, moments, truths
+from benchmarks.catalogue.page import write_page
 from benchmarks.deadline import Deadline
 from benchmarks.growth import slope
 from benchmarks.harness import DRAWS, SAMPLERS, TABLE
@@ -376,3 +377,30 @@ def test_agreement_of_moments():
     z, where = agreement(mine, other)
     assert z > allowed(mine, other)
     assert where.endswith("of a")
+
+
+def test_the_documentations_table_has_seconds_and_what_is_only_a_bound(tmp_path):
+    """Of a peer whose chains do not agree, or which was stopped; and no bound that says nothing."""
+    about = {
+        "asked": 1000, "commit": "abc+", "machine": "a machine", "finished": 0.0, "limit": 100.0,
+        "versions": {"pymc": "6", "nutpie": "0", "numba": "0"},
+    }  # fmt: skip
+
+    def runs(problem, ours, theirs, **peer):
+        good = {"seed": 0, "ess": 900.0, "rhat": 1.001, "stopped": ""} | about | {"problem": problem}
+        yield good | {"sampler": "rmhmc", "ess_per_second": ours}
+        yield good | {"sampler": "nutpie", "ess_per_second": theirs} | peer
+
+    records = [
+        *runs("poisson 100", 100.0, 1.0),
+        *runs("logit 100", 100.0, 4.0, rhat=1.3),
+        *runs("student t 100", 100.0, 0.5, stopped="tuning"),
+        *runs("eight schools", 100.0, 300.0, rhat=1.3),
+    ]
+    write_page(records, tmp_path / "page.md")
+    said = (tmp_path / "page.md").read_text()
+    assert "| Gaussian process, 100 counts | 10 | 1000 | 100 |" in said
+    assert "| Gaussian process, 100 times yes or no | 10 | stuck, 250 | ≥ 25 |" in said
+    assert "| Gaussian process, 100 values with outliers | 10 | at least 2000 | ≥ 200 |" in said
+    assert "| eight schools | 10 | stuck, 3.3 |  |" in said
+    assert "commit `abc`" in said
