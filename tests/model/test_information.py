@@ -488,6 +488,11 @@ def bounds():
     pm.Uniform("y", 0.0, pm.HalfNormal("x") + 3.0, observed=np.ones(2))
 
 
+def ones():
+    inflated = [pm.DiracDelta.dist(1), pm.Poisson.dist(pt.exp(pm.Normal("x")))]
+    pm.Mixture("y", pt.stack([0.3, 0.7]), inflated, observed=np.array([1, 2]))
+
+
 def concentration():
     pm.Dirichlet("y", pm.HalfNormal("x", shape=3))
 
@@ -511,6 +516,7 @@ def mixture():
         (truncated, r"y: the expected information of TruncatedNormal is not registered"),
         (censored, r"y: the expected information of Censored is not registered"),
         (bounds, r"y: the expected information of Uniform is not registered"),
+        (ones, r"y: the expected information of Mixture is not registered"),
         (dims, r"x is a variable of pymc\.dims"),
         (mixture, r"y: the expected information of Mixture is not registered, so"),
         (concentration, r"y: the expected information of Dirichlet is not registered when its concentration"),

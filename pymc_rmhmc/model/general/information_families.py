@@ -20,7 +20,10 @@ from pymc_rmhmc.model.likelihoods.binary import binomial_cloglog, binomial_probi
 from pymc_rmhmc.model.likelihoods.counts import mean_of_odds
 from pymc_rmhmc.model.likelihoods.links import strip, undo_cloglog, undo_log, undo_logit, undo_probit
 
-__all__ = ["INFORMATION", "SCALES", "Information", "InformationRow", "log_of", "log_probabilities"]
+__all__ = [
+    "INFORMATION", "SCALES", "Information", "InformationRow", "counts_of_negative_binomial", "log_of",
+    "log_probabilities",
+]  # fmt: skip
 
 type Symbol = TensorVariable
 type Entry = TensorVariable | float
@@ -212,6 +215,25 @@ def _poisson(mu: Symbol) -> Information:
     return Information([log_mu], [[pt.exp(log_mu)]])
 
 
+class CountsOfNegativeBinomial(NamedTuple):
+    """What the information of a negative binomial is made of; α = n."""
+
+    log_mu: Symbol
+    up: Symbol  # μ/(μ + α)
+    of_square: Symbol  # about log α, in ``(y - μ)²``
+    surprise: Symbol  # ``-log P(y = 0)``
+
+
+def counts_of_negative_binomial(n: Symbol, p: Symbol) -> CountsOfNegativeBinomial:
+    """Read a negative binomial, with a mean that is read through its logarithm where it is written so."""
+    mean = mean_of_odds(p, n)
+    log_mu = pt.log(n) + pt.log1p(-p) - pt.log(p) if mean is None else log_of(mean)
+    odds = log_mu - log_of(n)
+    up = pt.sigmoid(odds)
+    of_square = up**2 / (2.0 + 6.0 / n + pt.sigmoid(-odds) / pt.maximum(pt.exp(log_mu), TINY))
+    return CountsOfNegativeBinomial(log_mu, up, of_square, n * pt.softplus(odds))
+
+
 def _negative_binomial(n: Symbol, p: Symbol) -> Information:
     """Return F about ``log μ`` and ``log α``, α = n.
 
@@ -219,12 +241,7 @@ def _negative_binomial(n: Symbol, p: Symbol) -> Information:
     ``V = μ + μ²/α`` and the kurtosis ``3 + 6/α + 1/V`` the first is ``(∂V/∂ log α)²/(V² (2 + 6/α + 1/V))``. Their sum
     is 0.35 to 1.1 of the information from a mean of 0.5 on, and never less than a tenth of it.
     """
-    mean = mean_of_odds(p, n)
-    log_mu = pt.log(n) + pt.log1p(-p) - pt.log(p) if mean is None else log_of(mean)
-    odds = log_mu - log_of(n)
-    up = pt.sigmoid(odds)  # μ/(μ + α)
-    of_square = up**2 / (2.0 + 6.0 / n + pt.sigmoid(-odds) / pt.maximum(pt.exp(log_mu), TINY))
-    surprise = n * pt.softplus(odds)  # -log P(y = 0)
+    log_mu, up, of_square, surprise = counts_of_negative_binomial(n, p)
     of_zero = pt.exp(-surprise) * (surprise - n * up) ** 2 / pt.maximum(-pt.expm1(-surprise), TINY)
     return Information([log_mu, log_of(n)], [[n * up, 0.0], [0.0, of_square + of_zero]])
 

@@ -11,13 +11,14 @@ where B is what the base says beyond whether it is 0. Zero inflation has ``P = 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import DiracDeltaRV
 from pymc.distributions.truncated import TruncatedRV
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.basic import Join
 from pytensor.tensor.variable import TensorVariable
 
@@ -26,10 +27,10 @@ from pymc_rmhmc.model.general.information_families import (
     LEAST,
     TINY,
     Information,
+    counts_of_negative_binomial,
     log_of,
 )
 from pymc_rmhmc.model.graph.source_code import distribution_of
-from pymc_rmhmc.model.likelihoods.counts import mean_of_odds
 from pymc_rmhmc.model.likelihoods.links import strip, undo_log, undo_logit
 
 __all__ = ["extra_zeros_of", "information_of_zeros"]
@@ -58,22 +59,30 @@ class BeyondZero(NamedTuple):
 def extra_zeros_of(variable: Symbol) -> ExtraZeros | None:
     """Return what a zero-inflated or hurdle variable is made of; None for any other, or of an unknown base."""
     kind = distribution_of(variable)
-    if kind not in ("Mixture", "_Hurdle", "Hurdle"):
+    if kind not in ("Mixture", "Hurdle"):
         return None
     weights, *components = variable.owner.op.dist_params(variable.owner)
-    if len(components) != 2 or not isinstance(components[0].owner.op, DiracDeltaRV):
+    if len(components) != 2 or not _is_always_zero(components[0]):
         return None
-    base, is_hurdle = components[1], kind != "Mixture"
-    if isinstance(base.owner.op, TruncatedRV):
+    base = components[1]
+    known: Mapping[str, object] = BEYOND_ZERO
+    if kind == "Hurdle" and isinstance(base.owner.op, TruncatedRV):
         # Its last two inputs are where it is truncated: from 1 on.
         base = base.owner.op.base_rv_op.make_node(*base.owner.inputs[:-2]).outputs[1]
-        if not is_hurdle:
-            return None
+    elif kind == "Hurdle":
+        known = INFORMATION
     family = distribution_of(base)
-    if family not in (BEYOND_ZERO if base is not components[1] or not is_hurdle else INFORMATION):
+    if family not in known:
         return None
-    parameters = tuple(base.owner.op.dist_params(base.owner))
-    return ExtraZeros("Hurdle" if is_hurdle else "Mixture", _last_of(weights), family, parameters)
+    return ExtraZeros(kind, _last_of(weights), family, tuple(base.owner.op.dist_params(base.owner)))
+
+
+def _is_always_zero(component: Symbol) -> bool:
+    """Return whether a distribution has all its probability at 0: a mixture may have a peak elsewhere."""
+    if not isinstance(component.owner.op, DiracDeltaRV):
+        return False
+    at = component.owner.inputs[-1]
+    return isinstance(at, Constant) and not np.any(at.data)
 
 
 def information_of_zeros(found: ExtraZeros, weight: Symbol, *parameters: Symbol) -> Information:
@@ -134,8 +143,7 @@ def _binomial(n: Symbol, p: Symbol) -> BeyondZero:
     eta = undo_logit(p)
     if eta is None:
         return _beyond(Information([p], [[n / pt.maximum(p * (1.0 - p), LEAST)]]), n * pt.log1p(-p), -n / (1.0 - p))
-    weight = n * pt.sigmoid(eta) * pt.sigmoid(-eta)
-    return _beyond(Information([eta], [[weight]]), -n * pt.softplus(eta), -n * pt.sigmoid(eta))
+    return _beyond(INFORMATION["Binomial"].at(n, p), -n * pt.softplus(eta), -n * pt.sigmoid(eta))
 
 
 def _negative_binomial(n: Symbol, p: Symbol) -> BeyondZero:
@@ -143,13 +151,8 @@ def _negative_binomial(n: Symbol, p: Symbol) -> BeyondZero:
 
     As `INFORMATION` has it, but for what it adds for ``y = 0``.
     """
-    mean = mean_of_odds(p, n)
-    log_mu = pt.log(n) + pt.log1p(-p) - pt.log(p) if mean is None else log_of(mean)
-    odds = log_mu - log_of(n)
-    up = pt.sigmoid(odds)  # μ/(μ + α)
-    surprise = n * pt.softplus(odds)  # -log p₀
+    log_mu, up, of_square, surprise = counts_of_negative_binomial(n, p)
     of_mean = _beyond(Information([log_mu], [[n * up]]), -surprise, -n * up)
-    of_square = up**2 / (2.0 + 6.0 / n + pt.sigmoid(-odds) / pt.maximum(pt.exp(log_mu), TINY))
     matrix = [[of_mean.matrix[0][0], 0.0], [0.0, of_square]]
     return BeyondZero([log_mu, log_of(n)], -surprise, [-n * up, n * up - surprise], matrix)
 
