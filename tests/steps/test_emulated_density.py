@@ -68,7 +68,7 @@ def steps(model) -> Iterator[tuple[RMHMC, RMHMC]]:
     both = RMHMC(model=model), RMHMC(model=model)
     yield both
     for step in both:
-        step._threads.release()
+        step._process.release()
 
 
 @pytest.fixture(scope="module")
