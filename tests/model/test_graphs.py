@@ -7,17 +7,20 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.logprob.utils import ParameterValueError
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.shape import Reshape
 from scipy import stats
+from scipy.special import expit
 
 from pymc_rmhmc.model import compile_model, read_structure
 from pymc_rmhmc.model.general.chart import charted_variables
 from pymc_rmhmc.model.general.density import GeneralModel
-from pymc_rmhmc.model.graph.graphs import by_python, replaced, with_exponentials
+from pymc_rmhmc.model.graph.graphs import by_python, replaced
+from pymc_rmhmc.model.graph.stable import stable
 from tests.model.conftest import MODELS
 from tests.model.test_compile import log_density
 
@@ -89,7 +92,7 @@ def test_large_counts_without_zeros_have_a_slope(of_two_parts):
     eta, y = pt.dvector("eta"), np.array([1, 4, 2, 1000, 20_000])
     truncated = pm.Truncated.dist(pm.Poisson.dist(pt.exp(eta)), lower=1)
     counts = pm.HurdlePoisson.dist(np.full(5, 0.5), pt.exp(eta)) if of_two_parts else truncated
-    log_density = with_exponentials(pm.logp(counts, y))
+    log_density = stable(pm.logp(counts, y))
     at = np.array([-20.0, 0.5, 3.0, 7.0, 10.0])
     value, slope = by_python([eta], [log_density, pytensor.grad(log_density.sum(), eta)])(at)
     rate = np.exp(at)
@@ -100,11 +103,40 @@ def test_large_counts_without_zeros_have_a_slope(of_two_parts):
     np.testing.assert_allclose(value, poisson.logpmf(y) - np.log(-np.expm1(-rate)) + share, rtol=1e-8)
 
 
+def ordinal(eta: np.ndarray, cutpoints: np.ndarray, y: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log probability of category y and its slope by η, with logarithms of sums alone."""
+    above, below = (np.append(cutpoints, np.inf)[y] - eta, np.insert(cutpoints, 0, -np.inf)[y] - eta)
+    between = np.log1p(-np.exp(below - above))
+    value = -np.logaddexp(0.0, -above) - np.logaddexp(0.0, below) + between
+    return value, expit(below) - expit(-above)
+
+
+@pytest.mark.parametrize("y", range(4))
+def test_ordinal_categories_have_a_slope_far_from_all_cutpoints(y):
+    """Where σ is 1 in all digits, differences of two have no logarithm."""
+    cutpoints, at = np.array([-1.0, 0.5, 2.0]), np.array([-300.0, -45.0, -3.0, 0.0, 4.0, 45.0, 300.0])
+    eta = pt.dvector("eta")
+    log_density = stable(pm.logp(pm.OrderedLogistic.dist(eta=eta, cutpoints=cutpoints), np.full(7, y)))
+    value, slope = by_python([eta], [log_density, pytensor.grad(log_density.sum(), eta)])(at)
+    for found, expected in zip((value, slope), ordinal(at, cutpoints, y), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_one_ordinal_observation_and_cutpoints_in_the_wrong_order():
+    """Without an axis of observations; probabilities below 0 are PyMC's to find."""
+    eta, cutpoints = pt.dscalar("eta"), pt.dvector("cutpoints")
+    log_density = stable(pm.logp(pm.OrderedLogistic.dist(eta=eta, cutpoints=cutpoints), 1))
+    found = by_python([eta, cutpoints], log_density)
+    np.testing.assert_allclose(found(-45.0, [-1.0, 0.5]), ordinal(np.array(-45.0), np.array([-1.0, 0.5]), 1)[0])
+    with pytest.raises(ParameterValueError):
+        found(0.0, [0.5, -1.0])
+
+
 def test_rates_of_single_precision_are_taken():
     """The order is of whole numbers, and the function of both in double precision."""
     rate = pt.fvector("rate")
     log_density = pm.logp(pm.Truncated.dist(pm.Poisson.dist(rate), lower=1), np.array([1, 2]))
-    found = by_python([rate], with_exponentials(log_density))(np.array([1.0, 2.0], "float32"))
+    found = by_python([rate], stable(log_density))(np.array([1.0, 2.0], "float32"))
     np.testing.assert_allclose(found, by_python([rate], log_density)(np.array([1.0, 2.0], "float32")), rtol=1e-6)
 
 
@@ -112,7 +144,7 @@ def test_other_incomplete_gamma_functions_stay():
     """The probability of counts up to 1 is of two terms."""
     rate = pt.dvector("rate")
     log_density = pm.logp(pm.Truncated.dist(pm.Poisson.dist(rate), lower=2), np.array([2, 3]))
-    found = by_python([rate], with_exponentials(log_density))(np.array([1.0, 2.0]))
+    found = by_python([rate], stable(log_density))(np.array([1.0, 2.0]))
     poisson = stats.poisson([1.0, 2.0])
     np.testing.assert_allclose(found, poisson.logpmf([2, 3]) - poisson.logsf(1), rtol=1e-9)
 

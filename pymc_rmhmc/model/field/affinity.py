@@ -38,8 +38,8 @@ from pymc_rmhmc.model.graph.graphs import (
     reaches,
     replaced,
     value_inputs,
-    with_exponentials,
 )
+from pymc_rmhmc.model.graph.stable import stable
 from pymc_rmhmc.model.likelihoods import Likelihood, read_likelihood
 
 __all__ = ["TOO_MANY", "FieldChoice", "FieldGraphs", "FieldObservation", "choose_field"]
@@ -135,7 +135,7 @@ class FieldGraphs:
         for variable, each in zip(gaussian, stated, strict=True):
             expressions["e", variable], expressions["n", variable] = each
         for each in self.observed:
-            expressions["l", each] = with_exponentials(_log_density(model, each))
+            expressions["l", each] = stable(_log_density(model, each))
             for i, parameter in enumerate(_parameters(model, each)):
                 expressions["p", each, i] = parameter
         for variable, found in registered.items():

@@ -20,7 +20,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_expensive
-from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced, with_exponentials
+from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
+from pymc_rmhmc.model.graph.stable import stable
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined
 from pymc_rmhmc.model.words.density_terms import DensityTerms
 
@@ -68,7 +69,7 @@ class GraphReading:
         """The log density of every variable and potential."""
         # PyMC writes a density out at each call, which takes a third of a second for a mixture.
         variables = [*self.model.basic_RVs, *self.model.potentials]
-        terms = map(with_exponentials, self.model.logp(vars=variables, sum=False))
+        terms = map(stable, self.model.logp(vars=variables, sum=False))
         return dict(zip(variables, terms, strict=True))
 
     @cached_property

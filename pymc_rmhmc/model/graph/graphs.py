@@ -21,10 +21,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
-from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
-from pytensor.scalar import Log
-from pytensor.scalar.math import GammaIncC
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.rewriting.basic import constant_folding
 from pytensor.tensor.shape import Shape, Shape_i
@@ -36,7 +34,7 @@ __all__ = [
     "LINEAR_OPERATIONS", "NO_DERIVATIVE", "WITHOUT_TRACES", "Evaluator", "NoValueThere", "as_value", "bad_constants",
     "by_python", "constant_arrays", "core_op", "evaluated_there", "first_line", "formula_of", "inlined", "is_flat",
     "is_of_dims", "is_standard_normal", "no_derivative_in_words", "operation_name", "points_elsewhere", "reaches",
-    "reaches_by_value", "readers_of", "replaced", "shared_inputs", "substitute", "value_inputs", "with_exponentials",
+    "reaches_by_value", "readers_of", "replaced", "shared_inputs", "substitute", "value_inputs",
 ]  # fmt: skip
 
 type Point = dict[str, np.ndarray]
@@ -168,28 +166,6 @@ def inlined(expressions: Sequence[TensorVariable], until: Iterable[Variable]) ->
         outputs = inlined(inline_ofg_node(made), inputs) if is_compound else made.outputs
         rewritten |= dict(zip(node.outputs, outputs, strict=True))
     return [rewritten.get(e, e) for e in expressions]
-
-
-def with_exponentials(expression: TensorVariable) -> TensorVariable:
-    """Return an expression with -x in place of the logarithm of ``Γ(1, x)``, an incomplete gamma function.
-
-    PyMC counts a Poisson's probability of 0 by it, in hurdle and truncated counts, and its derivative is not a number
-    where ``e⁻ˣ`` underflows: from a rate of 745 on.
-    """
-    places = dict[Variable, Variable]()
-    for node in toposort([expression]):
-        whole = node.inputs[0].owner if _is_elementwise(node, Log) else None
-        if whole is not None and _is_elementwise(whole, GammaIncC):
-            order, at = whole.inputs
-            if all(isinstance(v, Constant) for v in graph_inputs([order])) and np.all(by_python([], order)() == 1.0):
-                exponent = pt.second(whole.outputs[0], -at).astype(node.outputs[0].dtype)
-                places[node.outputs[0]] = node.outputs[0].type.filter_variable(exponent)
-    return replaced([expression], places)[0]
-
-
-def _is_elementwise(node: Apply | None, scalar_op: type) -> bool:
-    """Check whether a node is a function of each number."""
-    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, scalar_op)
 
 
 def replaced(expressions: Sequence[TensorVariable], places: Mapping[Variable, Variable]) -> list[TensorVariable]:

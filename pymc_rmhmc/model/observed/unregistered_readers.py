@@ -30,9 +30,9 @@ from pymc_rmhmc.model.graph.graphs import (
     shared_inputs,
     substitute,
     value_inputs,
-    with_exponentials,
 )
 from pymc_rmhmc.model.graph.linear_form import LinearForm, SourceMap
+from pymc_rmhmc.model.graph.stable import stable
 from pymc_rmhmc.model.likelihoods import FallbackKernel, SlopeByNumPy, has_diagonal_hessian
 from pymc_rmhmc.model.observed.observation import Observation, distribution_of
 from pymc_rmhmc.model.observed.observations import AffineReader, Array, Point, Shapes, SiteOf
@@ -294,7 +294,7 @@ def log_density_at(
         inputs[i] = _folded(value)
     node = variable.owner.clone_with_new_inputs(inputs)
     try:
-        return with_exponentials(pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value))
+        return stable(pm.logp(node.outputs[variable.owner.outputs.index(variable)], observation.value))
     except ValueError as error:
         if "shape" not in str(error):
             raise
