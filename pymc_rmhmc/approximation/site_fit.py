@@ -29,6 +29,7 @@ from pymc_rmhmc.errors import PriorFailure
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.moving_sites import MovingSites, RaisedSites, SiteTrend, grown
 from pymc_rmhmc.latent.charts.site import GaussianSites, Predictor
+from pymc_rmhmc.latent.field.field_parts import sites_of_twins
 from pymc_rmhmc.latent.latent_blocks import conditional_of, prior_of, sites_at
 from pymc_rmhmc.latent.target import Likelihood
 
@@ -51,7 +52,9 @@ MOST_DRAWS, MOST_NUMBERS = 200, 2_000_000
 SMALL, LEAST_SHARE = 0.1, 0.08
 # A chain that cannot go far along the trend sees little of it, and much is left by any sites: then so many squared nats
 # are enough, if they are this share.
-MUCH, SHARE_OF_MUCH = 1.0, 0.02
+MUCH, SHARE_OF_MUCH = 1.0, 0.01
+# Vectors of one covariance have one w̄, where this many times as much is left by it: one factor serves all of them.
+LEFT_BY_TWINS = 1.5
 # Of a site's squares: where less varies, the draws have no digits to tell b from w̄ by.
 STILL = 1e-14
 # Draws come one from another: so many count as one.
@@ -215,7 +218,8 @@ class ThinnedDraws:
 class _Window:
     """What a trend is fitted to: θ less its centre (N, d); η, slopes and powers (N, n).
 
-    And of every site (n,) η's variance, by which a force counts as it does in z, and w̄ without a trend.
+    And of every site (n,) η's variance, by which a force counts as it does in z, and w̄ without a trend. Of sites of
+    vectors that are to have one w̄, each (r, n), where they are.
     """
 
     moved: Array
@@ -224,6 +228,7 @@ class _Window:
     power: Array
     variance: Array
     precision: Array
+    twins: tuple[NDArray[np.int64], ...] = ()
 
 
 @dataclass(slots=True)
@@ -253,7 +258,13 @@ def follow_trend(
     window = _window(block, sites, thetas, eta, centre)
     if len(window.moved) < FEWEST_DRAWS:
         return sites
-    plain = _least_squares(window, SiteTrend(centre, np.zeros((2, centre.size)), np.zeros(2)))
+    nowhere = SiteTrend(centre, np.zeros((2, centre.size)), np.zeros(2))
+    plain = _least_squares(window, nowhere)
+    together = replace(window, twins=() if block.maps is None else tuple(sites_of_twins(block.maps)))
+    if together.twins:
+        tied = _least_squares(together, nowhere)
+        if tied.left <= LEFT_BY_TWINS * plain.left:
+            window, plain, sites = together, tied, _with_sites(sites, tied.sites)
     if not plain.left > SMALL:
         return sites
     growth = _growth(block, centre, free)
@@ -265,8 +276,12 @@ def follow_trend(
     if not plain.left - found.left >= min(LEAST_SHARE * plain.left, max(MUCH, SHARE_OF_MUCH * plain.left)):
         return sites
     if sites.moves:
-        return replace(cast("MovingSites", sites), sites=found.sites, trend=trend)
+        return replace(cast("MovingSites", _with_sites(sites, found.sites)), trend=trend)
     return MovingSites(found.sites, np.zeros((2, 0)), np.ones(1), trend)
+
+
+def _with_sites(sites: GaussianSites | MovingSites, fitted: GaussianSites) -> GaussianSites | MovingSites:
+    return replace(cast("MovingSites", sites), sites=fitted) if sites.moves else fitted
 
 
 def _window(
@@ -343,13 +358,19 @@ def _least_squares(window: _Window, trend: SiteTrend) -> _Fitted:
     of_linear = np.broadcast_to(window.power * linear_multiple[:, None], of_precision.shape)
     # By Gram and Schmidt: of sites that hardly move the two are nearly one.
     square = np.einsum("ij,ij->j", of_linear, of_linear)
-    shared = np.einsum("ij,ij->j", of_linear, of_precision) / square
-    apart = of_precision - shared * of_linear
+    along_linear = np.einsum("ij,ij->j", of_linear, of_precision) / square
+    apart = of_precision - along_linear * of_linear
     own = np.einsum("ij,ij->j", apart, apart)
     moves = own > STILL * np.einsum("ij,ij->j", of_precision, of_precision)
     found = np.einsum("ij,ij->j", apart, window.slope) / np.where(moves, own, np.inf)
-    precision = np.where(moves, np.maximum(found, 0.0), window.precision)
-    linear = np.einsum("ij,ij->j", of_linear, window.slope) / square - shared * precision
+    precision = np.where(moves, found, window.precision)
+    weight = np.where(moves, window.variance * own, 0.0)
+    for twins in window.twins:
+        total = weight[twins].sum(axis=0)
+        shared = (weight[twins] * precision[twins]).sum(axis=0) / np.where(total > 0.0, total, 1.0)
+        precision[twins] = np.where(total > 0.0, shared, window.precision[twins[0]])
+    precision = np.maximum(precision, 0.0)
+    linear = np.einsum("ij,ij->j", of_linear, window.slope) / square - along_linear * precision
     rest = window.slope - of_linear * linear - of_precision * precision
     weighted, n_draws = window.variance * rest, len(window.moved)
     # Where b and w̄ are least squares, or at their bound, their own derivatives come to nothing.

@@ -126,7 +126,10 @@ class Operator(Root):
         """
 
     def pullback_of_draw(self, drawn_bar: Array, noise: Array) -> Array | None:
-        """Return a derivative by ``L Lᵀ`` (k, k) that stands for one by ``L z``; None where L has no such K."""
+        """Return a derivative by ``L Lᵀ`` (k, k) that stands for one by ``L z``; None where L has no such K.
+
+        `drawn_bar`, `noise` (k,) or (k, m): of a draw, or of several.
+        """
         return None
 
     def no_pullback(self) -> Any:

@@ -11,7 +11,7 @@ from scipy.linalg import hadamard
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldKernel, FieldMaps, StatedField
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.field.field_parts import parts_of
+from pymc_rmhmc.latent.field.field_parts import parts_of, sites_of_twins
 from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from tests.unit.test_diagonal_chart import differences
@@ -176,10 +176,49 @@ def test_noise_is_placed_with_the_covariance_of_one_precision(name):
     np.testing.assert_allclose(columns.T @ columns, its.T @ its, **CLOSE)
 
 
-@IN_PARTS
-def test_derivatives_are_those_of_differences(name):
+TWINS = [name for name, (maps, *_) in MAPS.items() if sites_of_twins(maps)]
+
+
+def with_one_precision(maps: FieldMaps, seed: int = 1) -> GaussianSites:
+    """Random sites whose twins have one w̄."""
+    sites = random_sites(maps, seed)
+    for twins in sites_of_twins(maps):
+        sites.precision[twins] = sites.precision[twins[0]]
+    return sites
+
+
+def factors(made: FieldInParts) -> set[int]:
+    return {id(space.weighted[1]) for space in made.spaces}
+
+
+def test_of_alike_vectors_those_are_twins_that_are_read_as_they_are():
+    assert set(TWINS) == {
+        "contrasts of alike classes", "of alike variables", "of alike factors", "alike classes one by one",
+        "four of eight directions",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_with_one_precision_have_one_factor(name):
     maps = MAPS[name][0]
-    numbers, made, rng = numbers_with_alike(maps), in_parts(maps), np.random.default_rng(7)
+    sites, other = with_one_precision(maps), with_one_precision(maps, 11)
+    made = in_parts(maps, sites=sites)
+    for each in (made, made.with_sites(other), in_parts(maps).with_sites(sites)):
+        assert len(factors(each)) == 1 < len(each.spaces)
+    assert len(factors(made.with_sites(random_sites(maps)))) == len(made.spaces)
+    one = PrecisionSpace(StatedField(maps, numbers_with_alike(maps), NORMALISER), sites)
+    for each in (made, in_parts(maps).with_sites(sites)):
+        assert each.log_evidence == pytest.approx(one.log_evidence, rel=1e-9)
+        np.testing.assert_allclose(each.marginals(), one.marginals(), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "sites"), [*((name, random_sites) for name in MAPS), *((name, with_one_precision) for name in TWINS)]
+)
+def test_derivatives_are_those_of_differences(name, sites):
+    maps = MAPS[name][0]
+    numbers, rng = numbers_with_alike(maps), np.random.default_rng(7)
+    made = in_parts(maps, sites=sites(maps))
     noise, residual = rng.standard_normal(made.n_noise), rng.standard_normal(maps.predictors.n_rows)
     pulled = made.pullback(made.place(noise), residual)
     symmetric = directions_of_kernels(maps, rng)
@@ -188,7 +227,7 @@ def test_derivatives_are_those_of_differences(name):
         moved = numbers.copy()
         moved[1 : NUMBERS.size] += by[: NUMBERS.size - 1]
         moved += by[NUMBERS.size - 1 :] @ symmetric
-        space = in_parts(maps, moved)
+        space = in_parts(maps, moved, sites(maps))
         return float(residual @ space.place(at).eta) + space.log_evidence
 
     zero = np.zeros(NUMBERS.size - 1 + len(symmetric))
@@ -211,11 +250,13 @@ def directions_of_kernels(maps: FieldMaps, rng: np.random.Generator) -> np.ndarr
     return np.array(list(made.values()))
 
 
-@IN_PARTS
-def test_derivatives_by_sites_are_those_of_one_precision(name):
+@pytest.mark.parametrize(
+    ("name", "given"), [*((name, random_sites) for name in MAPS), *((name, with_one_precision) for name in TWINS)]
+)
+def test_derivatives_by_sites_are_those_of_one_precision(name, given):
     maps = MAPS[name][0]
-    made, one, rng = in_parts(maps), whole(maps), np.random.default_rng(8)
-    residual, sites = rng.standard_normal(maps.predictors.n_rows), random_sites(maps)
+    sites, one, rng = given(maps), whole(maps), np.random.default_rng(8)
+    made, residual = in_parts(maps, sites=sites), rng.standard_normal(maps.predictors.n_rows)
     noise = rng.standard_normal(made.n_noise)
 
     def value(by: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from pymc_rmhmc.approximation import site_fit
 from pymc_rmhmc.approximation.site_fit import (
     MOST_COORDINATES,
     SMALL,
@@ -130,6 +131,61 @@ def test_a_power_that_the_sites_have_is_taken_into_account():
 
 
 STILL = SiteTrend(CENTRE, np.zeros((2, D)), np.zeros(2))
+
+
+@dataclass
+class OfTwins(Block):
+    """Two vectors of one covariance, and a site that reads another one."""
+
+    trend: SiteTrend = STILL
+    unlike: float = 0.1
+
+    maps = object()
+
+    @property
+    def precision(self):
+        return np.array([0.5, 1.0, 2.0, 0.5, 1.0, 2.0, 4.0]) + self.unlike * np.repeat([1.0, -1.0, 0.0], [3, 3, 1])
+
+
+TWINS = np.arange(6).reshape(2, 3)
+
+
+@pytest.fixture
+def are_twins(monkeypatch):
+    monkeypatch.setattr(site_fit, "sites_of_twins", lambda maps: [TWINS])
+    monkeypatch.setattr(site_fit, "_growth", lambda block, centre, free: np.zeros(D))
+
+
+@pytest.mark.usefixtures("are_twins")
+@pytest.mark.parametrize("moves", [False, True])
+def test_vectors_of_one_covariance_have_one_precision_where_hardly_more_is_left_by_it(moves):
+    block = OfTwins(bend=0.3)
+    held = MovingSites(STANDING, np.zeros((2, 0)), np.ones(1)) if moves else STANDING
+    found = follow_trend(block, held, CENTRE, window_of(), FREE)
+    sites = found.sites if moves else found
+    np.testing.assert_array_equal(*sites.precision[TWINS])
+    np.testing.assert_allclose(sites.precision[TWINS[0]], [0.5, 1.0, 2.0], atol=0.3)
+    assert sites.precision[6] == pytest.approx(4.0, abs=0.3)
+
+
+@pytest.mark.usefixtures("are_twins")
+def test_vectors_that_are_seen_otherwise_keep_their_own_precision():
+    assert follow_trend(OfTwins(unlike=0.4), STANDING, CENTRE, window_of(), FREE) is STANDING
+
+
+def test_one_precision_is_the_least_squares_of_all():
+    """In z, as the forces count."""
+    window = replace(_window(OfTwins(bend=1.0, unlike=0.4), STANDING, *window_of().values(), CENTRE), twins=(TWINS,))
+    found = _least_squares(window, STILL)
+
+    def left(by: float) -> float:
+        precision = found.sites.precision + by * np.isin(np.arange(N), TWINS[:, 1])
+        linear = (window.slope + precision * window.eta).mean(axis=0)
+        return float((window.variance * (window.slope - linear + precision * window.eta) ** 2).sum(axis=1).mean())
+
+    assert left(0.0) == pytest.approx(found.left, rel=1e-9)
+    assert min(left(0.01), left(-0.01)) > found.left
+
 
 
 @pytest.mark.parametrize(

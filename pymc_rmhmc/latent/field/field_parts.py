@@ -11,6 +11,7 @@ orthonormal, and so is each contrast of alike processes a process of its own.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldMaps
 
-__all__ = ["FieldParts", "Rotation", "SitePart", "SparsePart", "TermOfPart", "parts_of"]
+__all__ = ["FieldParts", "Rotation", "SitePart", "SparsePart", "TermOfPart", "parts_of", "sites_of_twins"]
 
 type Array = NDArray[np.float64]
 type Indices = NDArray[np.int64]
@@ -147,6 +148,8 @@ class FieldParts:
         The rest.
     unseen : tuple of int
         Kernels that no row reads.
+    twins : tuple of tuples of int
+        The first-named parts again, those together that are a vector of one covariance each, read as it is.
     """
 
     predictors: AffineRows
@@ -154,6 +157,7 @@ class FieldParts:
     in_sites: tuple[SitePart, ...]
     sparse: SparsePart | None
     unseen: tuple[int, ...]
+    twins: tuple[tuple[int, ...], ...]
 
     @property
     def all_parts(self) -> tuple[SitePart | SparsePart, ...]:
@@ -192,7 +196,14 @@ def parts_of(maps: FieldMaps) -> FieldParts | None:
     rest = _rest(maps, predictors, is_taken)
     if rest is not None and not rest.columns.size:  # a row that reads nothing belongs to no part
         return None
-    return FieldParts(predictors, rotations, tuple(in_sites), rest, tuple(unseen))
+    return FieldParts(predictors, rotations, tuple(in_sites), rest, tuple(unseen), tuple(_twins(maps, in_sites)))
+
+
+def sites_of_twins(maps: FieldMaps) -> list[Indices]:
+    """Return the sites (r, n) of vectors that have one covariance and are read as they are."""
+    parts = parts_of(maps)
+    groups = () if parts is None else parts.twins
+    return [np.stack([parts.in_sites[i].sites for i in group]) for group in groups if parts and len(group) > 1]
 
 
 def kernel_columns(maps: FieldMaps) -> list[Indices]:
@@ -209,6 +220,18 @@ def _rotations(maps: FieldMaps) -> list[Rotation]:
     columns = kernel_columns(maps)
     found = (_rotation(maps, np.array([columns[k] for k in group])) for group in groups.values() if len(group) > 1)
     return [each for each in found if each is not None]
+
+
+def _twins(maps: FieldMaps, parts: Sequence[SitePart]) -> list[tuple[int, ...]]:
+    """Group parts by their covariance, if they are a vector that is read as it is; others are alone."""
+    groups = dict[tuple[str, int], list[int]]()
+    for i, part in enumerate(parts):
+        term, key = part.terms[0], ("part", i)
+        if len(part.terms) == 1 and term.kernel is not None and term.is_read_as_it_is:
+            first = maps.kernels[term.kernel].same_as
+            key = "kernel", term.kernel if first is None else first
+        groups.setdefault(key, []).append(i)
+    return [tuple(each) for each in groups.values()]
 
 
 def _rotation(maps: FieldMaps, columns: Indices) -> Rotation | None:

@@ -9,6 +9,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import StatedDense
 from pymc_rmhmc.latent.operators import Operator, factor_or_fail
 from pymc_rmhmc.linalg.cholesky import (
+    cholesky_adjoint,
     cholesky_adjoint_of_product,
     gram_lower,
     log_diagonal,
@@ -89,7 +90,12 @@ class DenseOperator(Operator):
         return bar
 
     def pullback_of_draw(self, drawn_bar: Array, noise: Array) -> Array:
-        """Return a derivative by the covariance that stands for one by ``L z``: a lower triangle."""
+        """Return a derivative by the covariance that stands for one by ``L z``: a lower triangle.
+
+        Of several draws, the columns of matrices, the sum.
+        """
+        if drawn_bar.ndim == 2:
+            return cholesky_adjoint(self.factor, (noise @ drawn_bar.T).T)
         return cholesky_adjoint_of_product(self.factor, drawn_bar, noise)
 
 

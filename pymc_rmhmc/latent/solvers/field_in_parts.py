@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class FieldInParts(Apart):
             self._known: list[_Residuals] = like._known
             self.spaces = like.spaces
             if like.sites is not sites:
-                self.spaces = tuple(space.with_sites(of_part(sites, its)) for space, its in like._with_sites())
+                self.spaces = self._with_other_sites(like.spaces)
         else:
             self._operators = self._kernel_operators()
             self._known = [self._residuals_of(part) for part in parts.in_sites]
@@ -144,13 +144,28 @@ class FieldInParts(Apart):
                     mean = mean + (centre if design is None else design @ centre)
                 terms.append(Term(operator, design))
                 covariances.append(self._covariance(each))
-            sites = of_part(self.sites, part.sites)
-            made.append(SiteSpace(mean, terms, sites, by_design=part.design_moves, covariances=covariances))
+            twin = self._first_twin(made)
+            sites = _of_part_or_twin(self.sites, part.sites, twin)
+            made.append(SiteSpace(mean, terms, sites, twin, by_design=part.design_moves, covariances=covariances))
         rest = self._field.sparse
         if rest is not None:
             own = np.concatenate([numbers[: self._n_numbers], *(numbers[slice(*self._ends[k])] for k in rest.kernels)])
             made.append(PrecisionSpace(StatedField(rest.maps, own, 0.0), of_part(self.sites, rest.sites)))
         return tuple(made)
+
+    def _with_other_sites(self, spaces: Sequence[Conditional]) -> tuple[Conditional, ...]:
+        """Make the solver of every part from that with other sites."""
+        made = list[Conditional]()
+        for space, where in zip(spaces, self._where, strict=True):
+            twin = self._first_twin(made)
+            sites = _of_part_or_twin(self.sites, where, twin)
+            made.append(space.with_sites(sites) if twin is None else cast("SiteSpace", space).with_sites(sites, twin))
+        return tuple(made)
+
+    def _first_twin(self, made: Sequence[Conditional]) -> SiteSpace | None:
+        """Return the first solver with the covariance of the part that is made next; None if it is the first."""
+        twins = next((each for each in self._field.twins if len(made) in each), (len(made),))
+        return None if twins[0] == len(made) else cast("SiteSpace", made[twins[0]])
 
     def _operator(self, term: TermOfPart, known: _Residuals) -> Operator:
         """Return L of a vector."""
@@ -238,6 +253,21 @@ class FieldInParts(Apart):
         noise = self._after_another(each.noise for each in pulled)
         return Pulled(noise, np.zeros(0), [total], None, self._scattered(each.pushed for each in pulled))
 
+    def _pulled(self, placed: Placement, residual: Array) -> list[Pulled]:
+        """Return the gradient of each part; of twins the first has the derivative by their covariance."""
+        parts, found = cast("PartsPlacement", placed).parts, dict[int, Pulled]()
+        for twins in self._field.twins:
+            spaces, own = [self.spaces[i] for i in twins], [parts[i] for i in twins]
+            by_sites = [residual[self._where[i]] for i in twins]
+            if len(twins) == 1:
+                found[twins[0]] = spaces[0].pullback(own[0], by_sites[0])
+            else:
+                of_twins = SiteSpace.pullback_of_twins(cast("list[SiteSpace]", spaces), own, by_sites)
+                found |= zip(twins, of_twins, strict=True)
+        if self._field.sparse is not None:
+            found[len(found)] = self.spaces[-1].pullback(parts[-1], residual[self._where[-1]])
+        return [found[i] for i in range(len(self.spaces))]
+
     def _add_site_part(self, part: SitePart, known: _Residuals, pulled: Pulled, total: Array) -> None:
         """Add the derivative by the numbers of a part in the size of its sites to a total."""
         rows = self._field.predictors
@@ -246,7 +276,8 @@ class FieldInParts(Apart):
         for term, bar, design_bar in zip(part.terms, pulled.vectors, designs, strict=True):
             by_entries = None if design_bar is None else design_bar[term.row, term.column]
             if term.kernel is not None and self._stated.maps.kernels[term.kernel].moves:
-                self._add_kernel(term.kernel, bar, total)
+                if bar.size > 1:  # of twins the first alone has it
+                    self._add_kernel(term.kernel, bar, total)
             elif term.kernel is None:
                 entries = rows.coefficient[term.entries] * self._stated.numbers[rows.number[term.entries]]
                 by_values = np.bincount(term.column, entries * pulled.mean[term.row], term.columns.size)
@@ -288,6 +319,14 @@ class _Residuals(NamedTuple):
     rows: Indices
     factor: Array
     target: Array
+
+
+def _of_part_or_twin(sites: GaussianSites, where: Indices, twin: SiteSpace | None) -> GaussianSites:
+    """Return the sites of a part, with the very array of its twin's w̄ where the two are equal."""
+    own = of_part(sites, where)
+    if twin is None or not np.array_equal(own.precision, twin.sites.precision):
+        return own
+    return GaussianSites(own.linear, twin.sites.precision)
 
 
 def _kernel_ends(stated: StatedField) -> list[tuple[int, int]]:

@@ -113,6 +113,7 @@ class SiteSpace:
     log_evidence: float
     weighted: tuple[Array, Array, Array]  # Q, B's factor and the roots, as compiled code has them
     _covariance: Array
+    _same: SiteSpace | None = None  # that with which B was factorised, if another
 
     def __init__(
         self, mean: Array, terms: Sequence[Term], sites: GaussianSites, like: SiteSpace | None = None, *,
@@ -142,6 +143,7 @@ class SiteSpace:
                 raise without_factor(covariance if np.isfinite(self._roots).all() else self._roots)
             self.weighted = covariance, self._inner, self._roots
         else:
+            self._same = like._same or like
             self._inner, self._roots = like._inner, roots_of_sites(sites.precision, covariance.diagonal())
             self.weighted = covariance, self._inner, self._roots
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
@@ -172,9 +174,12 @@ class SiteSpace:
         """The y where z is 0, (k,)."""
         return self._stack.draw_adjoint(collect(self.terms, self._centre_dual))
 
-    def with_sites(self, sites: GaussianSites) -> SiteSpace:
-        """Return the same prior times other sites, for which only a factor of B is made again."""
-        return SiteSpace(self.mean, self.terms, sites, self, shift=self._shift, by_design=self._by_design)
+    def with_sites(self, sites: GaussianSites, like: SiteSpace | None = None) -> SiteSpace:
+        """Return the same prior times other sites, for which only a factor of B is made again.
+
+        `like`: one with the same Q that may have been made with this w̄.
+        """
+        return SiteSpace(self.mean, self.terms, sites, like or self, shift=self._shift, by_design=self._by_design)
 
     def mode(self, sites: GaussianSites) -> Array | None:
         """Return the y (k,) that is most likely with other sites; None if B has no factor.
@@ -246,9 +251,32 @@ class SiteSpace:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
         spread = dual(*self.weighted, residual)
         collected = collect(self.terms, spread)
-        noise, pushed = self._pull(spread, collected)
         vectors, designs = self._bars(placed, spread, collected)
+        return self._pulled(spread, collected, vectors, designs)
+
+    def _pulled(
+        self, spread: Array, collected: Array, vectors: list[Any], designs: list[Array | None] | None
+    ) -> Pulled:
+        noise, pushed = self._pull(spread, collected)
         return Pulled(noise, spread + self._centre_dual, vectors, designs, pushed)
+
+    @staticmethod
+    def pullback_of_twins(
+        twins: Sequence[SiteSpace], placed: Sequence[Placement], residuals: Sequence[Array]
+    ) -> list[Pulled]:
+        """Return the `pullback` of vectors with one dense covariance, each read as it is.
+
+        The first has the derivative by this covariance, for which one adjoint of its factor serves.
+        """
+        operator, size = twins[0].operator, twins[0].operator.size
+        spread = [dual(*each.weighted, by) for each, by in zip(twins, residuals, strict=True)]
+        bars = [operator.no_pullback() for _ in twins]
+        if operator.moves:
+            noise = np.stack([each.noise[:size] for each in placed], axis=1)
+            bars[0] = operator.pullback_of_draw(np.stack(spread, axis=1), noise)
+            for each, where, by in zip(twins, placed, spread, strict=True):
+                each._add_covariance_bar(bars[0], where, by)
+        return [each._pulled(by, by, [bar], None) for each, by, bar in zip(twins, spread, bars, strict=True)]
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by b, and by the logarithms of w̄, (2, n)."""
@@ -260,7 +288,7 @@ class SiteSpace:
     @cached_property
     def _inverse(self) -> Array:
         """The lower triangle of B⁻¹."""
-        return inverse_of_product(self._inner)
+        return inverse_of_product(self._inner) if self._same is None else self._same._inverse
 
     @cached_property
     def _explained(self) -> Array:
