@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import MvNormalRV
@@ -426,7 +426,7 @@ class _Search:
         if variable in graphs.model.potentials and graphs.reads(observation.log_density) & mask & flat:
             # Sites would be all that it has for a prior, and they know nothing of products.
             return f"the potential {variable.name} is no sum of squares"
-        ends = self._ends(observation, mask, seen)
+        log_density, ends = _written_once(observation.log_density, self._ends(observation, mask, seen))
         if not ends:
             return f"{variable.name} reads it through no expression that is affine"
         if len(ends) > MOST_PREDICTORS:
@@ -434,10 +434,10 @@ class _Search:
         sizes = [math.prod(graphs.probe.shapes[each]) for each in ends]
         if min(sizes) == 1 < max(sizes):
             return f"{variable.name} reads it and one value for all of it"
-        beyond = toposort([observation.log_density], blockers=list(ends))
+        beyond = toposort([log_density], blockers=ends)
         if any(running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
             return f"{variable.name} reads it through a running sum of products"
-        return self._of_contrasts(variable, observation.log_density, list(ends))
+        return self._of_contrasts(variable, log_density, ends)
 
     def _of_contrasts(
         self, variable: TensorVariable, log_density: TensorVariable, predictors: list[TensorVariable]
@@ -497,6 +497,20 @@ class _Search:
         if node.owner is not None:
             for each in node.owner.inputs:
                 self._frontier(each, mask, straight, known, ends)
+
+
+def _written_once(
+    log_density: TensorVariable, predictors: Sequence[TensorVariable]
+) -> tuple[TensorVariable, list[TensorVariable]]:
+    """Return a log density that reads one node where two are the same expression, and the nodes that it reads."""
+    kept, places = list[TensorVariable](), dict[Variable, Variable]()
+    for each in predictors:
+        same = next((k for k in kept if k.type == each.type and equal_computations([k], [each])), None)
+        if same is None:
+            kept.append(each)
+        else:
+            places[each] = same
+    return replaced([log_density], places)[0], kept
 
 
 def _as_it_was(node: TensorVariable) -> TensorVariable:
