@@ -11,17 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.integrators import SurrogateFlow, SurrogateSplitting
-from pymc_rmhmc.kernels.kernel import Cycle, Kernel, Transition
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
 from pymc_rmhmc.kernels.turns import (
     Alternation,
     BothMove,
     HyperparameterMove,
+    JointMove,
     LatentMove,
     ParameterMove,
     Turn,
     TurnState,
+    between_joint_moves,
     stand,
 )
 from pymc_rmhmc.latent.charts import MarginalChart, MovingSites
@@ -82,6 +85,18 @@ class TurningChain:
 
     def move_parameters(self, rng: np.random.Generator):
         return self.make(self.parameter_move(self.target, self.parameters), rng)
+
+    def joint_move(self, step_size: float) -> JointMove:
+        hamiltonian = GaussianHamiltonian(self.target)
+        return JointMove(self.target, HMC(hamiltonian, RotationSplitting(), self.length, step_size))
+
+    def move_jointly(self, step_size: float, rng: np.random.Generator):
+        return self.make(self.joint_move(step_size), rng)
+
+    def draw_between(self, step_size: float, joint_step: float, rng: np.random.Generator) -> list[Transition[Any]]:
+        """A trajectory of latents and then one of both."""
+        kernel = between_joint_moves(self.target, self.length, step_size, 1, self.joint_move(joint_step))
+        return list(self.make(kernel, rng).parts or ())
 
     def draw(self, step_size: float, rng: np.random.Generator) -> list[Transition[Any]]:
         """Single moves of both halves, in the order in which they are made."""

@@ -34,7 +34,7 @@ from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents, ThetaGiven
 __all__ = [
     "ALONG_DENSITY", "ALONG_SURROGATE", "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "DensityMove",
     "HyperparameterMove", "JointMove", "LatentMove", "ParameterMove", "SurrogateHMC", "Turn", "TurnMoves", "TurnState",
-    "stand", "without_divergence",
+    "between_joint_moves", "stand", "without_divergence",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -333,6 +333,18 @@ class Alternation:
             return held
 
 
+def between_joint_moves(
+    target: JointTarget, length: JitteredPath, step_size: float, rounds: int, joint: JointMove
+) -> Alternation:
+    """Return trajectories of z where ϑ is held, and then a joint one, for a density that no emulator tells."""
+    latents = LatentMove(length, step_size, _trends(target))
+    return Alternation(target, Cycle((*(latents,) * rounds, joint)))
+
+
+def _trends(target: JointTarget) -> tuple[SiteTrend, ...]:
+    return tuple(sites.trend for sites in target.sites if sites.trend is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class TurnMoves:
     """What the moves of an alternation are made of, for as long as sites and emulator stay."""
@@ -350,8 +362,7 @@ class TurnMoves:
     ) -> TurnMoves:
         """Return those of an emulator, and of the chart of the likelihoods' own parameters if it is known."""
         return cls(
-            target, SurrogateFlow(emulator), SurrogateSplitting(emulator, target.n_theta), length,
-            tuple(s.trend for s in target.sites if s.trend is not None),
+            target, SurrogateFlow(emulator), SurrogateSplitting(emulator, target.n_theta), length, _trends(target),
             None if parameters is None else ParameterMove(target, parameters),
         )  # fmt: skip
 

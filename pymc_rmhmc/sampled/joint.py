@@ -33,7 +33,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure, RMHMCError, listed
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, stand
+from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, between_joint_moves, stand
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
@@ -161,16 +161,17 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
 
 @dataclass(slots=True)
 class TurnCoordinates(JointCoordinatesBase[TurnState]):
-    """Turns of ϑ along an emulator and of z; see `Coordinates`."""
+    """Turns of ϑ along an emulator and of z, or of both and of z; see `Coordinates`."""
 
     joint: JointCoordinates
-    turns: TurnMoves
+    turns: TurnMoves | None  # None where no emulator is any good
 
     @classmethod
     def of(cls, joint: JointCoordinates, tuned: JointTuning) -> TurnCoordinates:
         """Return the coordinates of what is known."""
-        assert tuned.emulator is not None
-        turns = TurnMoves.of(joint.target, tuned.emulator, joint.plan.trajectory.path, tuned.parameters)
+        path, turns = joint.plan.trajectory.path, None
+        if tuned.emulator is not None:
+            turns = TurnMoves.of(joint.target, tuned.emulator, path, tuned.parameters)
         return cls(joint.hamiltonian, joint.plan, joint.target, joint, turns)
 
     def stand_at(self, position: Array) -> TurnState:
@@ -183,11 +184,14 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
         """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
-        rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size
-        assert held is not None
+        assert tuned.held_step_size is not None
+        rejected, held = 1.0 - tuned.trial[1], tuned.held_step_size.in_use(tuning=tuning)
+        if self.turns is None:
+            joint = JointMove(self.target, self.joint.hmc(step_size.in_use(tuning=tuning)))
+            return between_joint_moves(self.target, self.joint.plan.trajectory.path, held, TURNS.between, joint)
         longer = self.joint.hmc(min(TURNS.stretch * step_size.average, step_size.maximum))
         return self.turns.kernel(
-            held.in_use(tuning=tuning),
+            held,
             TURNS.rounds,
             Sometimes(TURNS.share_of_joint(rejected, self.target.n_sites), JointMove(self.target, longer)),
             both=TURNS.both_by_rejected * TURNS.need(rejected),
@@ -196,6 +200,7 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
 
     def rehearse(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> TurnState:
         """See `Coordinates`."""
+        assert self.turns is not None
         end: TurnState = self.turns.kernel(step_size, TURNS.rounds, both=2.0, parameters=2.0).step(phase, rng).state
         return end
 
@@ -260,7 +265,8 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
     def make(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates:
         """See `ConditionalDensityBase`."""
         joint = self.joint_coordinates(tuned)
-        return joint if tuned.emulator is None else TurnCoordinates.of(joint, tuned)
+        is_joint = tuned.emulator is None and tuned.held_step_size is None
+        return joint if is_joint else TurnCoordinates.of(joint, tuned)
 
     def joint_coordinates(self, tuned: JointTuning) -> JointCoordinates:
         """Return those of joint trajectories."""

@@ -2249,8 +2249,8 @@ STEPS = [
         "turns-by-the-last-iterate",
         "draws in turns are made with a step size that chance has left, and the statistics say another",
         "TurnCoordinates.kernel",
-        "held.in_use(tuning=tuning)",
-        "held.in_use(tuning=True)",
+        "tuned.held_step_size.in_use(tuning=tuning)",
+        "tuned.held_step_size.in_use(tuning=True)",
         "steps/test_turns.py::test_the_draws_teach_nothing_and_are_made_with_averages",
     ),
     Mutant(
@@ -3159,6 +3159,22 @@ FIELD = [
         "if tied.left <= LEFT_BY_TWINS * plain.left:",
         "if tied.left < np.inf:",
         "unit/test_site_trend.py::test_vectors_that_are_seen_otherwise_keep_their_own_precision",
+    ),
+    Mutant(
+        "joint-steps-of-before-turns",
+        "where turns were given up joint trajectories keep the step size that they had before",
+        "HyperparameterAdapter.learn",
+        "for move in outcome.of_kind(JOINT):\n                step_size.update(move.acceptance)",
+        "pass",
+        "unit/test_tuning.py::test_where_turns_are_given_up_both_step_sizes_are_learnt_on",
+    ),
+    Mutant(
+        "between-joint-trajectories-none",
+        "where turns were given up draws have no trajectory of both halves",
+        "turns.between_joint_moves",
+        "(*(latents,) * rounds, joint)",
+        "(*(latents,) * rounds, latents)",
+        "unit/test_alternation.py::test_latents_move_before_a_joint_trajectory",
     ),
     Mutant(
         "ordinal-categories-one-off",

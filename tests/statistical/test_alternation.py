@@ -124,6 +124,17 @@ def at_once(kernel: TurningChain, rng: np.random.Generator):
 
 
 BOTH = {"turns": (at_once, at_once), "length": SHORT}
+JOINT_STEP = 0.1  # in a poor chart, about absurd sites
+
+
+def latents_and_both(kernel: TurningChain, rng: np.random.Generator):
+    """As where turns were given up."""
+    return kernel.draw_between(STEP_SIZE, JOINT_STEP, rng)
+
+
+def both_and_latents(kernel: TurningChain, rng: np.random.Generator):
+    both = kernel.move_jointly(JOINT_STEP, rng)
+    return [kernel.move_latents(STEP_SIZE, rng), both]
 
 
 def calibrate(
@@ -177,6 +188,15 @@ def test_ranks_are_uniform_where_both_move_at_once(name):
     assert p > LEVEL
     assert failure_rate < 0.05
     assert 0.05 < np.mean(acceptances) < 0.95
+
+
+@pytest.mark.parametrize("name", ["centred process, poisson_log", "rows, bernoulli_probit"])
+def test_ranks_are_uniform_where_latents_move_between_joint_trajectories(name):
+    p, failure_rate, latents, both = calibrate(PROBLEMS[name], turns=(both_and_latents, latents_and_both))
+    assert p > LEVEL
+    assert failure_rate < 0.05
+    assert 0.5 < latents < 0.9999
+    assert 0.3 < both < 0.9999
 
 
 @pytest.mark.parametrize("name", ALONG_A_TREND)

@@ -182,8 +182,10 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     assert took == [i for begin in state.refits[-2:] for i in range(begin, begin + length)]
     assert state.tuned.trial[0] == TURNS.trial
     assert state.tuned.trial[1] < TURNS.least_accepted - TURNS.chance / np.sqrt(TURNS.trial)
-    assert isinstance(step._samplers[0]._coordinates, JointCoordinates)
-    assert seen[-1][1] == state.step_size.average
+    # Draws are joint trajectories, with the latents' own between them.
+    assert step._samplers[0]._coordinates.turns is None
+    assert state.step_size.average > 0.05
+    assert seen[-1][1] == state.tuned.held_step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
     assert np.ptp(positions, axis=0).min() > 0.1
@@ -300,7 +302,7 @@ def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
     step._samplers[0]._learn(rounds(0.1, 1), stood=True)
     assert state.tuned.emulator is None
     assert state.tuned.marginals is not chart
-    state.step_size.average = 1e-9
+    state.step_size.average = state.tuned.held_step_size.average = 1e-9
     moved, _ = step.step(point)
     for name, values in point.items():
         np.testing.assert_allclose(moved[name], values, atol=1e-5)

@@ -12,7 +12,7 @@ from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.kernels import turns
 from pymc_rmhmc.kernels.kernel import Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
-from pymc_rmhmc.kernels.turns import JointMove, Turn
+from pymc_rmhmc.kernels.turns import JOINT, LATENTS, JointMove, Turn
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointTarget
@@ -45,6 +45,7 @@ def chain_at(target: JointTarget, slope: float = 0.0) -> TurningChain:
 MOVES = {
     "together": lambda chain, rng: chain.move_both(0.05, rng).accepted,
     "parameters": lambda chain, rng: chain.move_parameters(rng).accepted,
+    "between joint trajectories": lambda chain, rng: any(m.accepted for m in chain.draw_between(0.1, 0.05, rng)),
     "in turns": lambda chain, rng: any(move.accepted for move in chain.draw(0.1, rng)),
 }
 
@@ -66,6 +67,14 @@ def test_after_a_move_the_chain_stands_where_the_density_has_been_evaluated(name
         chain.draw(0.1, rng)  # after which what was placed last is the chain's own
     assert sum(moves) >= 10
     assert name != "together" or not all(moves)
+
+
+def test_latents_move_before_a_joint_trajectory():
+    chain, rng = chain_at(joint(moving=True)), np.random.default_rng(6)
+    theta = chain.here.point.held.standard
+    moves = [chain.draw_between(0.1, 0.05, rng) for _ in range(5)]
+    assert {tuple(move.kind for move in draw) for draw in moves} == {(LATENTS, JOINT)}
+    assert not np.array_equal(chain.here.point.held.standard, theta)
 
 
 def test_factors_that_were_borrowed_are_not_kept_when_a_draw_ends(monkeypatch):

@@ -139,6 +139,7 @@ def turn(*acceptances: float) -> Transition:
 
 def test_each_half_teaches_its_own_step_size():
     adapter, tuned = turning()
+    tuned.emulator = object()
     step_size, twin = DualAveraging(0.4, 0.8), RULE.adapting(0.5)
     assert not adapter.learn(tuned, step_size, turn(0.6, 0.9, 0.7), stood=True)
     twin.update(0.9)
@@ -157,13 +158,31 @@ def test_nothing_is_learnt_where_a_draw_began_without_a_density():
     assert (vars(step_size), vars(tuned.held_step_size)) == before
 
 
-def test_turns_that_are_given_up_leave_the_joint_step_size():
+def test_where_turns_are_given_up_both_step_sizes_are_learnt_on():
     adapter, tuned = turning()
-    tuned.trial, step_size = (400, 0.1), DualAveraging(0.4, 0.8)
+    tuned.trial, tuned.emulator, step_size = (400, 0.1), object(), DualAveraging(0.4, 0.8)
     assert adapter.learn(tuned, step_size, turn(0.8, 0.8, 0.0), stood=True)
-    assert tuned.emulator is tuned.held_step_size is None
+    assert tuned.emulator is None
     assert tuned.marginals is not None
-    assert adapter.step_size(tuned, step_size) is step_size
+    twins = copy.copy(step_size), copy.copy(tuned.held_step_size)
+    moves = [Transition(None, acceptance=a, kind=kind) for a, kind in ((0.9, LATENTS), (0.7, LATENTS), (0.3, JOINT))]
+    assert not adapter.learn(tuned, step_size, merge(moves), stood=True)
+    for twin, acceptances in zip(twins, ((0.3,), (0.9, 0.7)), strict=True):
+        for each in acceptances:
+            twin.update(each)
+    assert (vars(step_size), vars(tuned.held_step_size)) == tuple(map(vars, twins))
+
+
+def test_a_refit_after_turns_were_given_up_begins_both_step_sizes_anew():
+    adapter, tuned = turning()
+    tuned.marginals, step_size = object(), DualAveraging(0.4, 0.8)
+    for each in (step_size, tuned.held_step_size):
+        each.update(0.9)
+        each.update(0.2)
+    found = refit(adapter, tuned, step_size, first=True)
+    assert step_size.current == step_size.average
+    assert found.tuned.held_step_size.current == tuned.held_step_size.average
+    assert tuned.held_step_size.current != tuned.held_step_size.average
 
 
 def test_a_refit_among_turns_leaves_what_was_known():
