@@ -3142,7 +3142,7 @@ FIELD = [
         "SiteSpace.pullback_of_twins",
         "for each, where, by in zip(twins, placed, spread, strict=True):",
         "for each, where, by in list(zip(twins, placed, spread, strict=True))[:1]:",
-        "unit/test_field_in_parts.py::test_derivatives_are_those_of_differences[of_alike_variables-with_one_precision]",
+        "unit/test_field_in_parts.py::test_derivatives_are_those_of_differences[of alike variables-with_one_precision]",
     ),
     Mutant(
         "factor-of-another-class",
@@ -3150,7 +3150,7 @@ FIELD = [
         "field_in_parts._of_part_or_twin",
         "if twin is None or not np.array_equal(own.precision, twin.sites.precision):",
         "if twin is None:",
-        "unit/test_field_in_parts.py::test_evidence_and_marginals_are_those_of_one_precision[of_alike_variables]",
+        "unit/test_field_in_parts.py::test_evidence_and_marginals_are_those_of_one_precision[of alike variables]",
     ),
     Mutant(
         "one-precision-for-any-classes",
@@ -3177,11 +3177,11 @@ FIELD = [
         "unit/test_alternation.py::test_latents_move_before_a_joint_trajectory",
     ),
     Mutant(
-        "ordinal-categories-one-off",
-        "an ordered logistic's categories between two cutpoints have their probabilities in the wrong order",
+        "last-ordinal-category-rounded-off",
+        "an ordered logistic's last category has no probability far below all cutpoints",
         "stable._ordinal_probabilities",
-        "pt.sigmoid(at[..., 1:]) * pt.sigmoid(-at[..., :-1])",
-        "pt.sigmoid(at[..., :-1]) * pt.sigmoid(-at[..., 1:])",
+        "pt.sigmoid(-at[..., -1:])",
+        "1.0 - pt.sigmoid(at[..., -1:])",
         "model/test_graphs.py::test_ordinal_categories_have_a_slope_far_from_all_cutpoints",
     ),
     Mutant(
