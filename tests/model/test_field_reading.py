@@ -567,22 +567,6 @@ def test_a_small_spread_hides_no_other_observation():
     assert read.moving.maps.predictors.n_rows == 20
 
 
-def test_an_expression_that_is_written_twice_is_one_predictor():
-    """Each observation has one value of it, and one site."""
-    where, y = np.arange(30) % 12, np.arange(30) % 5
-    with pm.Model() as model:
-        f = process("f", ls=pm.HalfNormal("ls"))
-        pm.ZeroInflatedPoisson("y", pm.math.invlogit(1.0 + f[where]), pt.exp(0.5 + f[where]), observed=y)
-    read = plan_field(model, model.initial_point()).read()
-    assert not isinstance(read, str), read
-    assert [len(each.predictors) for each in read.plan.choice.observations] == [2]
-    with pm.Model() as model:
-        f = process("f", ls=pm.HalfNormal("ls"))
-        pm.ZeroInflatedPoisson("y", pm.math.invlogit(f[where]), pt.exp(f[where]), observed=y)
-    read = plan_field(model, model.initial_point()).read()
-    assert read.moving.maps.predictors.n_rows == 30
-
-
 @pytest.mark.parametrize("form", ["rows", "outputs", "a loop", "whitened one by one"])
 def test_alike_processes_are_kernels_of_one_covariance(form):
     with pm.Model() as model:

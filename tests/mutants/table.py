@@ -3177,6 +3177,14 @@ FIELD = [
         "unit/test_alternation.py::test_latents_move_before_a_joint_trajectory",
     ),
     Mutant(
+        "two-sites-of-one-expression",
+        "an expression that a model writes twice has two sites",
+        "affinity._written_once",
+        "if same is None:",
+        "if True:",
+        "model/test_field_models.py::test_the_density_of_a_field_is_the_models[one value in both, found twice]",
+    ),
+    Mutant(
         "last-ordinal-category-rounded-off",
         "an ordered logistic's last category has no probability far below all cutpoints",
         "stable._ordinal_probabilities",
