@@ -122,6 +122,21 @@ def test_ordinal_categories_have_a_slope_far_from_all_cutpoints(y):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("y", [0, 1])
+def test_one_cutpoint_makes_two_categories(y):
+    eta, at, cutpoint = pt.dvector("eta"), np.array([-60.0, 0.3, 60.0]), np.array([0.5])
+    log_density = stable(pm.logp(pm.OrderedLogistic.dist(eta=eta, cutpoints=cutpoint), np.full(3, y)))
+    np.testing.assert_allclose(by_python([eta], log_density)(at), ordinal(at, cutpoint, y)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_differences_of_every_other_value_stay():
+    eta, cutpoints = pt.dvector("eta"), np.array([-1.0, 0.5, 2.0])
+    cumulated = pt.concatenate([pt.zeros((2, 1)), pt.sigmoid(cutpoints - eta[:, None]), pt.ones((2, 1))], axis=-1)
+    other = cumulated[:, 1::2] - cumulated[:, :-1:2]
+    found, expected = by_python([eta], [stable(other), other])(np.array([0.2, 1.0]))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_one_ordinal_observation_and_cutpoints_in_the_wrong_order():
     """Without an axis of observations; probabilities below 0 are PyMC's to find."""
     eta, cutpoints = pt.dscalar("eta"), pt.dvector("cutpoints")

@@ -308,6 +308,15 @@ def test_giving_turns_up_leaves_the_chain_where_it_is(turning):
         np.testing.assert_allclose(moved[name], values, atol=1e-5)
 
 
+def test_a_state_after_turns_were_given_up_replays_exactly(model, turning):
+    step, point = turning
+    step.chains[0].tuned.trial = (400, 0.1)
+    step._samplers[0]._learn(rounds(0.1, 1), stood=True)
+    point, _, _ = advance(step, point, 3)
+    assert step._samplers[0]._coordinates.turns is None
+    goes_on_alike_if_always_saved(model, step, point)
+
+
 def goes_on_alike_if_always_saved(model: pm.Model, step: RMHMC, point: dict) -> None:
     """Draws of a step, and of another that is given its own state anew before each of them."""
     with model:

@@ -74,6 +74,8 @@ def _part_of_last_axis(node: Apply | None) -> tuple[Variable, int | None, int | 
     source = node.inputs[0]
     if len(others) + 1 != source.ndim or any(each != slice(None) for each in others) or not isinstance(last, slice):
         return None
+    if last.step is not None:
+        return None
     limits = [None if each is None else _constant(each) for each in (last.start, last.stop)]
     return source, *(None if each is None else int(each) for each in limits)
 
