@@ -288,9 +288,15 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
         if not TURNS.is_given_up(*tuned.trial):
             return False
         tuned.emulator = tuned.parameters = None
+        if not self._has_sites:  # a joint trajectory draws z anew
+            tuned.held_step_size = None
         # An emulator that is no good may have made a chart that is none.
         tuned.marginals = fit_marginals(np.array(tuned.thetas)) or tuned.marginals
         return True
+
+    @property
+    def _has_sites(self) -> bool:
+        return any(block.n_sites for block in self.model.blocks)
 
     def correct(self, step_size: StepSize, outcome: Outcome) -> None:
         """Correct the step size of joint trajectories, which are too few for dual averaging."""
@@ -337,7 +343,7 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
             self.forget(found)
         more: tuple[int, ...] = ()
         # Where no site sees z, a value of the density costs little, and its emulator is made a second time.
-        is_wanted = tuned.emulator is None or not any(block.n_sites for block in self.model.blocks)
+        is_wanted = tuned.emulator is None or not self._has_sites
         if moment.is_last and is_wanted and self.may_emulate:
             more = self._emulate(found, thetas, scores, step_size, moment, rng)
         # The step size of joint trajectories keeps what it has learnt, as long as there are turns.

@@ -158,8 +158,17 @@ def test_nothing_is_learnt_where_a_draw_began_without_a_density():
     assert (vars(step_size), vars(tuned.held_step_size)) == before
 
 
+def test_where_no_site_sees_the_latents_all_is_joint_after_turns_were_given_up():
+    adapter, tuned = turning()
+    tuned.trial, tuned.emulator, step_size = (400, 0.1), object(), DualAveraging(0.4, 0.8)
+    assert adapter.learn(tuned, step_size, turn(0.8, 0.8, 0.0), stood=True)
+    assert tuned.emulator is tuned.held_step_size is None
+    assert adapter.step_size(tuned, step_size) is step_size
+
+
 def test_where_turns_are_given_up_both_step_sizes_are_learnt_on():
     adapter, tuned = turning()
+    adapter.model.blocks = (SimpleNamespace(n_sites=3),)
     tuned.trial, tuned.emulator, step_size = (400, 0.1), object(), DualAveraging(0.4, 0.8)
     assert adapter.learn(tuned, step_size, turn(0.8, 0.8, 0.0), stood=True)
     assert tuned.emulator is None
