@@ -263,7 +263,7 @@ def follow_trend(
     together = replace(window, twins=() if block.maps is None else tuple(sites_of_twins(block.maps)))
     if together.twins:
         tied = _least_squares(together, nowhere)
-        if tied.left <= LEFT_BY_TWINS * plain.left:
+        if tied.left <= max(LEFT_BY_TWINS * plain.left, SMALL):
             window, plain, sites = together, tied, _with_sites(sites, tied.sites)
     if not plain.left > SMALL:
         return sites

@@ -265,6 +265,9 @@ class Movement:
         if len(self.draws) < 2 * FEWEST_DRAWS:
             return None
         draws = np.array(self.draws)
+        still = np.flatnonzero(np.ptp(draws, axis=0) == 0.0)
+        if still.size:  # other values may have moved
+            return 1.0, int(_watched(size)[still[0]])
         suspects = _most_correlated(draws, max(FAINT, SUSPICIOUS**self.stride))
         sizes = [float(az.ess(draws[:, j][None])) for j in suspects]
         enough = max(LEAST_EFFECTIVE, min(SLOW * self.n_draws, MOST_KEPT * len(draws)))

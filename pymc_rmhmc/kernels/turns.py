@@ -271,16 +271,15 @@ class JointMove:
 
     def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move both."""
-        position = state.position
-        outcome: Outcome = self.kernel.step(self.kernel.hamiltonian.state(position), rng)
-        end, outcome.state = outcome.state.position, None
-        try:
-            outcome.state = stand(self.target, end)
-        except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
-            outcome = Transition(
-                stand(self.target, position), failure=failure.failure, acceptance=outcome.acceptance,
-                n_steps=outcome.n_steps,
-            )  # fmt: skip
+        outcome: Outcome = self.kernel.step(self.kernel.hamiltonian.state(state.position), rng)
+        end, outcome.state = outcome.state.position, state
+        if outcome.accepted:
+            try:
+                outcome.state = stand(self.target, end)
+            except PriorFailure as failure:  # it had a factor a moment ago, to the last digit
+                outcome = Transition(
+                    state, failure=failure.failure, acceptance=outcome.acceptance, n_steps=outcome.n_steps
+                )
         outcome.kind = JOINT
         return outcome
 
@@ -319,7 +318,7 @@ class Alternation:
         """Make one draw."""
         outcome = self.cycle.step(state, rng)
         assert outcome.parts is not None
-        if not outcome.parts[-1].accepted:  # the last turn's move of ϑ
+        if not outcome.parts[-1].accepted:  # the last move of ϑ
             # From ϑ and z alone, as a chain that is restored here has it; and so it is after a move of ϑ.
             noise, held = outcome.state.noise, outcome.state.point.held
             outcome.state = TurnState(noise, (self._owning(held) if held.borrows else held).at_noise(noise))

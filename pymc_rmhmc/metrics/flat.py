@@ -49,8 +49,9 @@ class FlatMetric:
         With free hyperparameters: if true, fit an emulator of their marginal density in tuning. Hyperparameters and
         latent values then move in turns, which is faster when a covariance has to be factorised again for each new
         value. If false, both move in one trajectory. They also do so with coefficients, with more than eleven
-        hyperparameters, with `step_size` or `n_steps`, or if tuning shows that turns are not accepted. In the chart
-        "graph", the emulator is of the whole density, if that is dear and has at most eleven values.
+        hyperparameters, or with `step_size` or `n_steps`. If tuning shows that turns are not accepted, draws are joint
+        trajectories again, with some of the latent values alone between them. In the chart "graph", the emulator is of
+        the whole density, if that is dear and has at most eleven values.
     sites : {"fitted", "prior_expected"}
         "fitted" sites are those of the Laplace approximation, refitted in tuning. "prior_expected" sites have the
         curvature that the prior expects, and keep it: the constant metric of Girolami and Calderhead for log-Gaussian

@@ -267,8 +267,8 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
         return JointTuning()
 
     def step_size(self, tuned: JointTuning, step_size: StepSize) -> StepSize:
-        """Return that of the latents where they take turns."""
-        return step_size if tuned.held_step_size is None else tuned.held_step_size
+        """Return that of the latents where they take turns; of joint trajectories where these alone move ϑ."""
+        return step_size if tuned.emulator is None or tuned.held_step_size is None else tuned.held_step_size
 
     def learn(self, tuned: JointTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Adapt the step sizes, and give turns up where the hyperparameters are hardly ever accepted."""
@@ -288,6 +288,7 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
         if not TURNS.is_given_up(*tuned.trial):
             return False
         tuned.emulator = tuned.parameters = None
+        step_size.restart(step_size.average)
         if not self._has_sites:  # a joint trajectory draws z anew
             tuned.held_step_size = None
         # An emulator that is no good may have made a chart that is none.
@@ -381,7 +382,8 @@ class HyperparameterAdapter(StepSizeAdapter[JointTuning]):
         found.marginals, found.emulator = made
         found.tried, found.trial = found.tried + 1, (0, 0.0)
         found.parameters = self._parameters(thetas, scores)
-        found.held_step_size = self.held_steps.adapting(step_size.average)
+        known = step_size if found.held_step_size is None else found.held_step_size
+        found.held_step_size = self.held_steps.adapting(known.average)
         again = moment.iteration + math.ceil(TURNS.turns_to_refit * moment.iteration)
         return (again,) if found.tried == 1 else ()
 

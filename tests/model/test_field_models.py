@@ -156,6 +156,13 @@ def one_value_in_both(how: str) -> Callable[[], None]:
     return build
 
 
+def one_value_in_three():
+    """The scale's predictor is the mean's, found again, and the tails' is made of the one found again."""
+    a, b = pm.Normal("a", 0.2, pm.HalfNormal("s"), shape=6), pm.Normal("b", 0.0, 0.5, shape=6)
+    again = a[GROUP]
+    pm.StudentT("y", nu=2.0 + pt.exp(again + b[GROUP]), mu=a[GROUP], sigma=pt.exp(again), observed=REAL)
+
+
 def softmax():
     s, mu = pm.HalfNormal("s", 1, shape=2), pm.Normal("mu", 0, 1, shape=2)
     a = pm.Normal("a", mu, s, shape=(6, 2))
@@ -320,6 +327,7 @@ READ = {
     "process and its noise": Read(process_and_noise, {"f", "h"}, (2,)),
     "one value in both, found once": Read(one_value_in_both("once"), {"a"}, (1,)),
     "one value in both, found twice": Read(one_value_in_both("twice"), {"a"}, (1,)),
+    "one value in three, found twice": Read(one_value_in_three, {"a", "b"}, (2,)),
     "softmax": Read(softmax, {"a", "mu"}, (1,)),
     "classes": Read(classes, {"u"}, (1,)),
     "discrimination": Read(discrimination, {"ability", "b"}, (1,)),

@@ -143,8 +143,9 @@ def test_one_ordinal_observation_and_cutpoints_in_the_wrong_order():
     log_density = stable(pm.logp(pm.OrderedLogistic.dist(eta=eta, cutpoints=cutpoints), 1))
     found = by_python([eta, cutpoints], log_density)
     np.testing.assert_allclose(found(-45.0, [-1.0, 0.5]), ordinal(np.array(-45.0), np.array([-1.0, 0.5]), 1)[0])
-    with pytest.raises(ParameterValueError):
-        found(0.0, [0.5, -1.0])
+    for wrong in ([0.5, -1.0], [800.0, -800.0]):
+        with pytest.raises(ParameterValueError):
+            found(0.0, wrong)
 
 
 def test_rates_of_single_precision_are_taken():

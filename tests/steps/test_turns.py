@@ -185,7 +185,7 @@ def test_turns_are_given_up_where_hyperparameters_are_hardly_accepted(model, mon
     # Draws are joint trajectories, with the latents' own between them.
     assert step._samplers[0]._coordinates.turns is None
     assert state.step_size.average > 0.05
-    assert seen[-1][1] == state.tuned.held_step_size.average
+    assert seen[-1][1] == state.step_size.average
     positions = np.array([position for *_, position in seen[TUNE:]])
     assert np.unique(positions, axis=0).shape[0] > 60
     assert np.ptp(positions, axis=0).min() > 0.1

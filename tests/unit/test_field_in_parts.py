@@ -283,6 +283,17 @@ def test_other_sites_serve_what_is_made(name):
     np.testing.assert_allclose(made.predict(made.mode(other)) + made.mean, anew.centre, **CLOSE)
 
 
+def test_a_twin_whose_evidence_is_lost_in_rounding_is_a_failure():
+    """The first twin's centre is near its mean, and the second's as far as the last digits of B reach."""
+    maps = MAPS["contrasts of alike classes"][0]
+    sites = with_one_precision(maps)
+    _, second, *_ = sites_of_twins(maps)[0]
+    sites.linear[second] = 1e9
+    with pytest.raises(PriorFailure) as raised:
+        in_parts(maps, sites=sites)
+    assert raised.value.failure is Failure.NOT_POSITIVE_DEFINITE
+
+
 @pytest.mark.parametrize(
     ("where", "value", "failure"), [(1, np.nan, Failure.NON_FINITE), (-1, -9.0, Failure.NOT_POSITIVE_DEFINITE)]
 )

@@ -78,6 +78,16 @@ def test_a_value_of_few_effective_draws_is_told_and_trusted(memory, n_draws, is_
             assert not is_slow or said.startswith(f"f[2]: {n_draws} draws of this chain are worth about ")
 
 
+def test_a_value_that_stands_still_is_told_though_others_move():
+    draws = np.random.default_rng(2).standard_normal((200, 4))
+    draws[:, 1] = 0.1
+    movement = drawn(draws)
+    assert movement.slowest(4) == (1.0, 1)
+    said, is_trusted = slowness("f", movement, 4, lambda i: f"f[{i}]")
+    assert said.startswith("f[1]")
+    assert not is_trusted
+
+
 def test_few_draws_say_nothing():
     assert drawn(np.linspace(0.0, 1.0, 2 * FEWEST_DRAWS - 1)[:, None]).slowest(1) is None
     assert not tuned(np.zeros((FEWEST_DRAWS - 1, 2))).stood_still

@@ -173,6 +173,8 @@ def test_where_turns_are_given_up_both_step_sizes_are_learnt_on():
     assert adapter.learn(tuned, step_size, turn(0.8, 0.8, 0.0), stood=True)
     assert tuned.emulator is None
     assert tuned.marginals is not None
+    # A joint step that covers nothing must not hide behind the latents'.
+    assert adapter.step_size(tuned, step_size) is step_size
     twins = copy.copy(step_size), copy.copy(tuned.held_step_size)
     moves = [Transition(None, acceptance=a, kind=kind) for a, kind in ((0.9, LATENTS), (0.7, LATENTS), (0.3, JOINT))]
     assert not adapter.learn(tuned, step_size, merge(moves), stood=True)

@@ -19,7 +19,8 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = [
-    "centre_of_sites", "dual", "factor_of_sites", "gram", "place", "roots_of_sites", "variances_of_sites", "weigh",
+    "MOST_LOST", "centre_of_sites", "dual", "factor_of_sites", "gram", "lost_in_rounding", "place", "roots_of_sites",
+    "variances_of_sites", "weigh",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]

@@ -276,7 +276,8 @@ class FieldInParts(Apart):
         for term, bar, design_bar in zip(part.terms, pulled.vectors, designs, strict=True):
             by_entries = None if design_bar is None else design_bar[term.row, term.column]
             if term.kernel is not None and self._stated.maps.kernels[term.kernel].moves:
-                if bar.size > 1:  # of twins the first alone has it
+                start, end = self._ends[term.kernel]
+                if bar.size == end - start:  # of twins the first alone has it
                     self._add_kernel(term.kernel, bar, total)
             elif term.kernel is None:
                 entries = rows.coefficient[term.entries] * self._stated.numbers[rows.number[term.entries]]

@@ -26,10 +26,12 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Placement, Pulled
 from pymc_rmhmc.latent.operators import Design, Operator, places_of, stacked, without_factor
 from pymc_rmhmc.latent.solvers.dual import (
+    MOST_LOST,
     centre_of_sites,
     dual,
     factor_of_sites,
     gram,
+    lost_in_rounding,
     place,
     roots_of_sites,
     variances_of_sites,
@@ -147,6 +149,8 @@ class SiteSpace:
             self._inner, self._roots = like._inner, roots_of_sites(sites.precision, covariance.diagonal())
             self.weighted = covariance, self._inner, self._roots
             found, self.log_evidence = centre_of_sites(*self.weighted, mean, sites.linear, sites.precision)
+            if lost_in_rounding(self._inner, self._roots, covariance.diagonal().copy(), found[1]) > MOST_LOST:
+                raise without_factor(covariance)
         # What is not finite in a mean leaves no number of what it makes.
         if not (math.isfinite(self.log_evidence) or np.isfinite(mean).all()):
             raise PriorFailure(Failure.NON_FINITE)

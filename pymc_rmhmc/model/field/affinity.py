@@ -426,7 +426,8 @@ class _Search:
         if variable in graphs.model.potentials and graphs.reads(observation.log_density) & mask & flat:
             # Sites would be all that it has for a prior, and they know nothing of products.
             return f"the potential {variable.name} is no sum of squares"
-        log_density, ends = _written_once(observation.log_density, self._ends(observation, mask, seen))
+        found = self._ends(observation, mask, seen)
+        ends, places = _written_once(found)
         if not ends:
             return f"{variable.name} reads it through no expression that is affine"
         if len(ends) > MOST_PREDICTORS:
@@ -434,17 +435,19 @@ class _Search:
         sizes = [math.prod(graphs.probe.shapes[each]) for each in ends]
         if min(sizes) == 1 < max(sizes):
             return f"{variable.name} reads it and one value for all of it"
-        beyond = toposort([log_density], blockers=ends)
+        beyond = toposort([observation.log_density], blockers=found)
         if any(running_sum(node) and graphs.bits.get(node.outputs[0], 0) & mask for node in beyond):
             return f"{variable.name} reads it through a running sum of products"
-        return self._of_contrasts(variable, log_density, ends)
+        # A predictor may be made of one that is left out.
+        log_density, *predictors = replaced([observation.log_density, *ends], places)
+        return self._of_contrasts(variable, log_density, predictors, [graphs.probe.shapes[each] for each in ends])
 
     def _of_contrasts(
-        self, variable: TensorVariable, log_density: TensorVariable, predictors: list[TensorVariable]
-    ) -> FieldObservation:
+        self, variable: TensorVariable, log_density: TensorVariable, predictors: list[TensorVariable],
+        shapes: list[tuple[int, ...]],
+    ) -> FieldObservation:  # fmt: skip
         """Return an observation of these predictors, each without what the log density does not see of it."""
         graphs = self._graphs
-        shapes = [graphs.probe.shapes[each] for each in predictors]
         for i, predictor in enumerate(predictors):
             try:
                 found = evaluated_there(contrasts_of, graphs.model, log_density, predictor, shapes[i], graphs.point)
@@ -500,9 +503,9 @@ class _Search:
 
 
 def _written_once(
-    log_density: TensorVariable, predictors: Sequence[TensorVariable]
-) -> tuple[TensorVariable, list[TensorVariable]]:
-    """Return a log density that reads one node where two are the same expression, and the nodes that it reads."""
+    predictors: Sequence[TensorVariable],
+) -> tuple[list[TensorVariable], dict[Variable, Variable]]:
+    """Return the first of those that are the same expression, and what takes the place of the others."""
     kept, places = list[TensorVariable](), dict[Variable, Variable]()
     for each in predictors:
         same = next((k for k in kept if k.type == each.type and equal_computations([k], [each])), None)
@@ -510,7 +513,7 @@ def _written_once(
             kept.append(each)
         else:
             places[each] = same
-    return replaced([log_density], places)[0], kept
+    return kept, places
 
 
 def _as_it_was(node: TensorVariable) -> TensorVariable:

@@ -62,7 +62,9 @@ def _ordinal_probabilities(node: Apply) -> TensorVariable | None:
     at = _within_zero_and_one(later[0].owner)
     if at is None:
         return None
-    between = pt.sigmoid(at[..., 1:]) * pt.sigmoid(-at[..., :-1]) * -pt.expm1(at[..., :-1] - at[..., 1:])
+    # Cutpoints in the wrong order, which the model refuses by a negative probability, shall not overflow.
+    falls = pt.minimum(at[..., :-1] - at[..., 1:], 1.0)
+    between = pt.sigmoid(at[..., 1:]) * pt.sigmoid(-at[..., :-1]) * -pt.expm1(falls)
     return pt.concatenate([pt.sigmoid(at[..., :1]), between, pt.sigmoid(-at[..., -1:])], axis=-1)
 
 
@@ -87,6 +89,8 @@ def _within_zero_and_one(node: Apply | None) -> TensorVariable | None:
     zero, inner, one = node.inputs
     is_last = node.op.axis in (-1, node.outputs[0].ndim - 1)
     if not is_last or _constant(zero) != 0.0 or _constant(one) != 1.0 or not _is_elementwise(inner.owner, Sigmoid):
+        return None
+    if zero.type.shape[-1] != 1 or one.type.shape[-1] != 1:
         return None
     return inner.owner.inputs[0]
 
