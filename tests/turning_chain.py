@@ -20,6 +20,7 @@ from pymc_rmhmc.kernels.turns import (
     BothMove,
     HyperparameterMove,
     JointMove,
+    LatentDraw,
     LatentMove,
     ParameterMove,
     Turn,
@@ -89,6 +90,9 @@ class TurningChain:
     def joint_move(self, step_size: float) -> JointMove:
         hamiltonian = GaussianHamiltonian(self.target)
         return JointMove(self.target, HMC(hamiltonian, RotationSplitting(), self.length, step_size))
+
+    def draw_latents(self, step_size: float, rng: np.random.Generator):
+        return self.make(LatentDraw(RotationSplitting(), self.length, step_size), rng)
 
     def move_jointly(self, step_size: float, rng: np.random.Generator):
         return self.make(self.joint_move(step_size), rng)

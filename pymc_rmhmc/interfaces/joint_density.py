@@ -105,6 +105,10 @@ class JointDensity(Protocol):
         """Independent of one another given θ."""
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The value variables besides θ and the latents that any of it depends on."""
+
+    @property
     def of_likelihoods(self) -> NDArray[np.int64]:
         """The coordinates of θ that likelihoods read and priors do not: the sites may stand still while they move."""
 

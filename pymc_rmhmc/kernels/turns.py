@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian, ValuePoint
-from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Transition, merge
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Trajectory, Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
@@ -33,8 +33,8 @@ from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents, ThetaGiven
 
 __all__ = [
     "ALONG_DENSITY", "ALONG_SURROGATE", "HYPERPARAMETERS", "JOINT", "LATENTS", "Alternation", "BothMove", "DensityMove",
-    "HyperparameterMove", "JointMove", "LatentMove", "ParameterMove", "SurrogateHMC", "Turn", "TurnMoves", "TurnState",
-    "between_joint_moves", "stand", "without_divergence",
+    "HyperparameterMove", "JointMove", "LatentDraw", "LatentMove", "ParameterMove", "SurrogateHMC", "Turn", "TurnMoves",
+    "TurnState", "between_joint_moves", "stand", "without_divergence",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -156,6 +156,26 @@ class LatentMove:
         theta = state.point.held.theta
         shorter = self.step_size / max(1.0, *(trend.widening(theta) for trend in self.trends))
         return max(shorter, min(self.step_size, self.length.covering))
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDraw:
+    """A draw of a chain in which z alone moves."""
+
+    integrator: IntegratorBase
+    trajectory: Trajectory[Any]
+    step_size: float
+
+    def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
+        """Move z."""
+        held = state.point.held
+        hamiltonian: Any = SpannedHamiltonian(held)  # whose states are others
+        outcome: Outcome = HMC(hamiltonian, self.integrator, self.trajectory, self.step_size).step(state, rng)
+        if outcome.accepted:  # from z alone, as a chain that is restored here has it
+            noise = held.noise_at(outcome.state)
+            state = TurnState(noise, held.at_noise(noise))
+        outcome.state = state
+        return outcome
 
 
 class FreshLatents:

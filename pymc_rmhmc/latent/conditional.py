@@ -137,6 +137,9 @@ class Conditional(Protocol):
     def gram(self, sites: Array) -> Array:
         """Return ``T Tᵀ v``, (n,): the covariance of the sites times v."""
 
+    def lasting_gram(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return matrices of `gram` for compiled code that are worth their price where θ never moves; None without."""
+
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
 

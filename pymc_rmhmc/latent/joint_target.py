@@ -63,6 +63,8 @@ class JointTarget:
 
     Attributes
     ----------
+    lasts : bool
+        Whether nothing that is sampled moves the latents' prior.
     n_sites : int
         How many sites see z; where there are none, it is standard normal whatever ϑ is.
     refused : (d,) array or None
@@ -77,6 +79,8 @@ class JointTarget:
         ends = self.n_theta + np.cumsum([0, *(n_noise(block) for block in density.blocks)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
+        # Whether one map of the latent values serves for good.
+        self.lasts = not (self.n_theta or density.inputs)
         self.n_sites = sum(held.sites.linear.size for held in self.sites)
         self._made: dict[int, Any] = {}
         self._outlast_theta = [outlasts_theta(block) for block in density.blocks]

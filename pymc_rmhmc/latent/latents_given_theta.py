@@ -7,21 +7,22 @@ The sites are ``η = centre + T z`` with a constant T, and the density sees z th
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed, SpannedState, dot
+from pymc_rmhmc.dynamics.hamiltonian import Advanced, Placed, SpannedState
 from pymc_rmhmc.errors import Failure, PriorFailure, failure_of
 from pymc_rmhmc.interfaces.joint_density import JointBlock
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
-from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites
+from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites, gram_of_parts
 
 __all__ = ["LatentsGivenTheta", "LatentsPoint"]
 
@@ -87,20 +88,26 @@ class LatentsGivenTheta:
     def __init__(self, target: JointTarget, standard: Array, like: LatentsGivenTheta | None = None) -> None:
         placed = target.chart.place(standard)
         self.theta, self.standard, self.borrows = placed.theta, standard, like is not None
-        if not math.isfinite(dot(self.theta, self.theta)):
+        if not np.isfinite(self.theta).all():
             raise PriorFailure(Failure.NON_FINITE)
         self._log_rest, _ = target.rest(self.theta)
         self._blocks = [self._block(target, which, like) for which in range(len(target.sites))]
         self.conditionals = [conditional for _, _, conditional in self._blocks]
         latents = self.conditionals[0] if len(self._blocks) == 1 else Together(self.conditionals)
         self.apply, self.adjoint, self.gram = latents.apply, latents.adjoint, latents.gram
-        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * dot(standard, standard)
+        self.log_marginal = self._log_rest + placed.log_volume + 0.5 * float(standard @ standard)
         for conditional in self.conditionals:
             self.log_marginal += conditional.log_evidence
         self.centre = latents.centre
-        # ψ for compiled code, where there is one block and the sites see a covariance.
+        # ψ and ``T Tᵀ`` for compiled code, where there is one block and the sites see a covariance.
         self._compiled: CompiledSites | None = None
-        if len(self._blocks) == 1 and self.conditionals[0].weighted is not None:
+        self._spread: tuple[NDArray[Any], ...] | None = None
+        if len(self._blocks) == 1:
+            self._spread = self.conditionals[0].weighted
+            lasting = self.conditionals[0].lasting_gram() if target.lasts else None
+            if lasting is not None:
+                self._spread, self.gram = lasting, partial(gram_of_parts, *lasting)
+        if self._spread is not None:
             self._compiled = target.compiled_sites(self.theta, self.centre, self._blocks[0][1])
         self.advances = self._compiled is not None
 
@@ -142,11 +149,10 @@ class LatentsGivenTheta:
 
     def advance(self, origin: Placed, point: LatentsPoint, n_steps: int, step_size: float) -> Advanced:
         """The steps that were made of a trajectory, and where it is then."""
-        (conditional,) = self.conditionals
         assert self._compiled is not None
-        assert conditional.weighted is not None
+        assert self._spread is not None
         n_steps, finite, (moved, driven, force), gained, eta, log_likelihood, log_density, slope = advance_rotation(
-            *self._compiled, self.centre, conditional.weighted, origin.displacement, origin.drive, point.force, n_steps,
+            *self._compiled, self.centre, self._spread, origin.displacement, origin.drive, point.force, n_steps,
             step_size,
         )  # fmt: skip
         failure = Failure.NONE if finite else Failure.NON_FINITE

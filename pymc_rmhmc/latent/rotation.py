@@ -22,7 +22,7 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import call_likelihood
 from pymc_rmhmc.linalg.products import multiply_in_streams, multiply_symmetric
 
-__all__ = ["CompiledSites", "advance_rotation", "evaluate_sites", "gram_product"]
+__all__ = ["CompiledSites", "advance_rotation", "evaluate_sites", "gram_of_parts", "gram_product"]
 
 type Array = NDArray[np.float64]
 # A likelihood less Gaussian sites, as compiled code has it: a `NativeLikelihood`'s address, what it reads besides, its
@@ -31,9 +31,9 @@ type CompiledSites = tuple[int, Array | None, tuple[Array, ...], Array | None, A
 
 
 def gram_product(spread: Any, vector: Array) -> Array:
-    """``S v`` for a map's ``S = T Tᵀ``: of (S,) itself, or as `pymc_rmhmc.latent.solvers.dual.gram` has it.
+    """``S v`` for a map's ``S = T Tᵀ``, for compiled code alone.
 
-    S may be in single precision. For compiled code alone.
+    Of (S,) itself, which may be in single precision; as `gram_of_parts` has it, or `pymc_rmhmc.latent.solvers.dual`.
     """
     raise NotImplementedError
 
@@ -44,7 +44,26 @@ def _compiled_gram_product(spread: Any, vector: Any) -> Any:
         return lambda spread, vector: multiply_in_streams(spread[0], vector)
     if spread.count == 1:
         return lambda spread, vector: multiply_symmetric(spread[0], vector)
+    if spread.count == 2:
+        return lambda spread, vector: gram_of_parts(spread[0], spread[1], vector)
     return lambda spread, vector: gram(spread[0], spread[1], spread[2], vector)
+
+
+@compiled
+def gram_of_parts(
+    matrices: Array, where: NDArray[np.int64], vector: Array
+) -> Array:  # pragma: no cover - compiled
+    """``S v`` where S is of parts: p matrices (p, n, n), and the sites of the r parts that have each, (p, r, n)."""
+    product, rows = np.empty(vector.size), np.empty(where.shape[1:])
+    for m in range(where.shape[0]):
+        for r in range(where.shape[1]):
+            for i in range(where.shape[2]):
+                rows[r, i] = vector[where[m, r, i]]
+        found = np.dot(rows, matrices[m])
+        for r in range(where.shape[1]):
+            for i in range(where.shape[2]):
+                product[where[m, r, i]] = found[r, i]
+    return product
 
 
 @compiled

@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +29,16 @@ from pymc_rmhmc.chains.conditional_density import (
 )
 from pymc_rmhmc.chains.judgement import in_words
 from pymc_rmhmc.chains.reference import LOG_2PI, ResidualReference
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian
 from pymc_rmhmc.errors import Failure, PriorFailure, RMHMCError, listed
 from pymc_rmhmc.interfaces.joint_density import JointBlock, JointDensity
 from pymc_rmhmc.kernels.kernel import Kernel, Sometimes
 from pymc_rmhmc.kernels.trajectories import JitteredPath
-from pymc_rmhmc.kernels.turns import JointMove, TurnMoves, TurnState, between_joint_moves, stand
+from pymc_rmhmc.kernels.turns import JointMove, LatentDraw, TurnMoves, TurnState, between_joint_moves, stand
 from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
-from pymc_rmhmc.latent.latent_blocks import conditional_of
+from pymc_rmhmc.latent.latent_blocks import conditional_of, theta_requires_refactorization
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from pymc_rmhmc.model import CompiledBlock, JointModel
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
@@ -160,7 +161,36 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
 
 
 @dataclass(slots=True)
-class TurnCoordinates(JointCoordinatesBase[TurnState]):
+class LatentCoordinates(JointCoordinatesBase[TurnState]):
+    """Trajectories of z, where no ϑ is sampled with the latent values; see `Coordinates`."""
+
+    def stand_at(self, position: Array) -> TurnState:
+        """Return the phase at a (ϑ, z)."""
+        return stand(self.target, position)
+
+    def seen(self, phase: TurnState) -> JointPoint:
+        """Return the joint target's point."""
+        return phase.point.held.joint(phase.noise, phase.point)
+
+    def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
+        """See `Coordinates`: a trajectory of z."""
+        return self._draw(step_size.in_use(tuning=tuning))
+
+    def acceptance(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> float:
+        """See `Coordinates`."""
+        hamiltonian: Any = SpannedHamiltonian(phase.point.held)
+        return self.plan.trajectory.single_step(hamiltonian, self.plan.integrator, phase, step_size, rng).acceptance
+
+    def rehearse(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> TurnState:
+        """See `Coordinates`."""
+        return self._draw(step_size).step(phase, rng).state
+
+    def _draw(self, step_size: float) -> LatentDraw:
+        return LatentDraw(self.plan.integrator, self.plan.trajectory, step_size)
+
+
+@dataclass(slots=True)
+class TurnCoordinates(LatentCoordinates):
     """Turns of ϑ along an emulator and of z, or of both and of z; see `Coordinates`."""
 
     joint: JointCoordinates
@@ -173,14 +203,6 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
         if tuned.emulator is not None:
             turns = TurnMoves.of(joint.target, tuned.emulator, path, tuned.parameters)
         return cls(joint.hamiltonian, joint.plan, joint.target, joint, turns)
-
-    def stand_at(self, position: Array) -> TurnState:
-        """Return the phase at a (ϑ, z)."""
-        return stand(self.target, position)
-
-    def seen(self, phase: TurnState) -> JointPoint:
-        """Return the joint target's point."""
-        return phase.point.held.joint(phase.noise, phase.point)
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
         """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
@@ -205,7 +227,7 @@ class TurnCoordinates(JointCoordinatesBase[TurnState]):
         return end
 
 
-class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | TurnCoordinates]):
+class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | LatentCoordinates]):
     """Hyperparameters and latent values; see `ConditionalDensity`.
 
     `model`: the blocks and the rest of the log density as functions of θ.
@@ -226,8 +248,10 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
         assert plan.policy is not None  # a metric without sites takes no hyperparameters
         self.name = " + ".join(block.name for block in model.blocks)
         self.variables = Variables(tuple(_slices(model)), labels)
-        self.steps = plan.steps(FEWEST_STEPS)
-        held = replace(self.steps, target=plan.held_target_accept)
+        held = replace(plan.steps(FEWEST_STEPS), target=plan.held_target_accept)
+        # Where nothing moves ϑ, steps of the latent values alone cost a hundredth of joint ones of a dense covariance.
+        self.latents_alone = not model.theta.size and any(map(theta_requires_refactorization, model.blocks))
+        self.steps = held if self.latents_alone else plan.steps(FEWEST_STEPS)
         self.adapter = HyperparameterAdapter(model, plan.policy, held, plan.may_emulate)
         self.forget()
 
@@ -258,13 +282,15 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
         self._note_refused()
         self._coordinates = None
 
-    def coordinates(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates | None:
+    def coordinates(self, tuned: JointTuning) -> JointCoordinates | LatentCoordinates | None:
         """See `ConditionalDensity`."""
         return None if tuned.marginals is None else self.made(tuned)
 
-    def make(self, tuned: JointTuning) -> JointCoordinates | TurnCoordinates:
+    def make(self, tuned: JointTuning) -> JointCoordinates | LatentCoordinates:
         """See `ConditionalDensityBase`."""
         joint = self.joint_coordinates(tuned)
+        if self.latents_alone:
+            return LatentCoordinates(joint.hamiltonian, self.plan, joint.target)
         is_joint = tuned.emulator is None and tuned.held_step_size is None
         return joint if is_joint else TurnCoordinates.of(joint, tuned)
 

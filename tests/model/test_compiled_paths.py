@@ -22,6 +22,7 @@ from pymc_rmhmc.latent.joint_target import JointTarget
 from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.target import LatentTarget, RoundedTarget, rounded
 from pymc_rmhmc.linalg.products import LARGE
+from pymc_rmhmc.model.field.field_model import FieldPlan, plan_field
 from pymc_rmhmc.model.forms.joint_model import read_joint
 from pymc_rmhmc.model.likelihoods import FallbackKernel, LikelihoodKernel
 from pymc_rmhmc.model.observed.site_likelihood import BoundTerm, SiteLikelihood
@@ -177,6 +178,49 @@ def test_with_hyperparameters_held_it_is_the_same(name):
     target, held = held_of(JOINT[name])
     assert held.advances
     compare_paths(held, target.size - target.n_theta)
+
+
+APART = np.abs(np.subtract.outer(np.arange(11.0), np.arange(11.0)))
+
+
+def process(name: str, length: float, **shape) -> pm.math.pt.TensorVariable:
+    return pm.MvNormal(name, np.zeros(11), cov=np.exp(-APART / length), **shape)
+
+
+def classes():
+    pm.Categorical("y", logit_p=process("f", 2.0, shape=(3, 11)).T, observed=np.arange(11) % 3)
+
+
+def classes_of_three_lengths():
+    f = pm.math.stack([process(name, length) for name, length in (("f", 2.0), ("g", 1.0), ("h", 3.0))])
+    pm.Categorical("y", logit_p=f.T, observed=np.arange(11) % 3)
+
+
+def mean_and_noise():
+    pm.Normal("y", process("f", 2.0), pm.math.exp(process("g", 3.0)), observed=np.linspace(-1.0, 1.0, 11))
+
+
+def with_a_number_of_another_step():
+    degrees = 2.0 + pm.Geometric("degrees", 0.3)
+    f, g = process("f", 2.0), process("g", 3.0)
+    pm.StudentT("y", degrees, f, sigma=pm.math.exp(g), observed=np.linspace(-1.0, 1.0, 11))
+
+
+@pytest.mark.parametrize(("build", "lasts", "advances"), [
+    (classes, True, True), (mean_and_noise, True, True), (classes_of_three_lengths, True, True),
+    (with_a_number_of_another_step, False, False),
+])  # fmt: skip
+def test_a_map_of_parts_is_compiled_where_it_lasts(build, lasts, advances):
+    with pm.Model() as model:
+        build()
+    plan = plan_field(model, model.initial_point())
+    assert isinstance(plan, FieldPlan), plan
+    joint = plan.read().build()
+    joint.bind(model.initial_point())
+    target = JointTarget(joint, [absurd_sites(joint.blocks[0].n_sites)], MarginalChart.linear(np.zeros(0), np.eye(0)))
+    held = LatentsGivenTheta(target, np.zeros(0))
+    assert (target.lasts, held.advances) == (lasts, advances)
+    compare_paths(held, target.size)
 
 
 @pytest.mark.parametrize("latents", [Rows(), Mixed("centred")], ids=["rows", "mixed"])

@@ -163,6 +163,20 @@ def one_value_in_three():
     pm.StudentT("y", nu=2.0 + pt.exp(again + b[GROUP]), mu=a[GROUP], sigma=pt.exp(again), observed=REAL)
 
 
+def degrees_of_another_step():
+    a, b = (pm.Normal(name, 0.0, pm.HalfNormal(f"s_{name}"), shape=6) for name in "ab")
+    degrees = 2.0 + pm.Geometric("degrees", 0.3)
+    pm.StudentT("y", nu=degrees, mu=a[GROUP], sigma=pt.exp(b[GROUP]), observed=REAL)
+
+
+def classes_by_another_step():
+    """Whether what all classes share is seen is what another step chooses."""
+    logits = pm.Normal("u", 0.0, pm.HalfNormal("s", 1), shape=(6, 3))[GROUP]
+    odds = pt.sigmoid(logits) / pt.sigmoid(logits).sum(axis=1, keepdims=True)
+    p = pt.switch(pm.Bernoulli("unshared", 0.5), pm.math.softmax(logits, axis=1), odds)
+    pm.Categorical("y", p=p, observed=RNG.integers(3, size=40))
+
+
 def softmax():
     s, mu = pm.HalfNormal("s", 1, shape=2), pm.Normal("mu", 0, 1, shape=2)
     a = pm.Normal("a", mu, s, shape=(6, 2))
@@ -328,6 +342,8 @@ READ = {
     "one value in both, found once": Read(one_value_in_both("once"), {"a"}, (1,)),
     "one value in both, found twice": Read(one_value_in_both("twice"), {"a"}, (1,)),
     "one value in three, found twice": Read(one_value_in_three, {"a", "b"}, (2,)),
+    "degrees of another step": Read(degrees_of_another_step, {"a", "b"}, (2,)),
+    "classes by another step": Read(classes_by_another_step, {"u"}, (1,)),
     "softmax": Read(softmax, {"a", "mu"}, (1,)),
     "classes": Read(classes, {"u"}, (1,)),
     "discrimination": Read(discrimination, {"ability", "b"}, (1,)),
@@ -395,7 +411,7 @@ class Placed:
 # A fault is planted for each of these.
 FAULTY = [
     "process about a process", "BYM2", "mean and log scale", "censored", "zero-inflated walk", "process and its noise",
-    "noise of all", "softmax",
+    "noise of all", "softmax", "one value in three, found twice", "degrees of another step", "classes by another step",
 ]  # fmt: skip
 
 
@@ -451,6 +467,11 @@ def check_entering(placed: Placed) -> None:
     (x,) = placed.target.latents(placed.target.at(placed.position))
     entered = placed.target.enter(placed.position[:d], [x], placed.rng)
     np.testing.assert_allclose(placed.target.latents(placed.target.at(entered))[0], x, rtol=1e-8, atol=1e-8)
+
+
+def test_what_a_discrete_variable_hides_has_a_site():
+    plan, _ = joint_of(model_of(classes_by_another_step))
+    assert plan.choice.observations[0].shapes == ((40, 3),)
 
 
 def test_hyperparameters_of_likelihoods_alone_are_told():

@@ -6,7 +6,7 @@ Data and parameters are simulated without PyMC. Sites and chart know nothing of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import arviz as az
@@ -19,7 +19,8 @@ from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.interfaces.stated import FieldMaps
-from pymc_rmhmc.kernels.trajectories import transition
+from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
+from pymc_rmhmc.kernels.turns import LatentDraw, stand
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.field.field_target import FieldTarget
 from pymc_rmhmc.latent.joint_target import JointTarget
@@ -351,14 +352,26 @@ class ProcessAboutProcess(WalkAndProcess):
         return rng.poisson(np.exp(latents["walk"] + latents["h"][np.arange(12) % 11]))
 
 
+class FixedProcesses(AlikeProcesses):
+    """The same, of which nothing but the latent values is sampled."""
+
+    scales: ClassVar = {}
+
+    def held(self, theta):
+        return {"ls": 1.0}
+
+    def build(self, held, data):
+        super().build({"ls": 1.0}, data)
+
+
 PROBLEMS = {
     "series": Series(), "counts": Counts(), "crossed effects": Crossed(), "two predictors": TwoPredictors(),
     "classes": Classes(), "normal data": NormalData(), "intrinsic map": IntrinsicMap(),
     "walk and process": WalkAndProcess(), "process about a process": ProcessAboutProcess(),
     "processes": Processes(), "alike processes": AlikeProcesses(),
 }  # fmt: skip
-# Twenty-two tests of correct samplers by ranks; see test_sbc.
-LEVEL = 1e-3 / 22 / 3
+# Twenty-three tests of correct samplers by ranks; see test_sbc.
+LEVEL = 1e-3 / 23 / 3
 
 
 @dataclass
@@ -410,6 +423,30 @@ def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name, trend):
     assert found.p_value > LEVEL
     assert found.failure_rate < 0.05
     assert 0.4 < found.acceptance < 0.9999
+
+
+def test_ranks_are_uniform_where_latent_values_alone_move():
+    """By the kernel of a field without hyperparameters, whose trajectories are compiled."""
+    problem, rng, ranks, looks = FixedProcesses(), np.random.default_rng(1), [], Looks(200)
+    target_of = partial(FieldTarget, problem.joint, [problem.sites()], poor_chart(0))
+    kernel, accepted = LatentDraw(INTEGRATOR, JitteredPath(1.2, 0.3, 100), problem.step_size), []
+    while not looks.decided(ranks):
+        theta, x, y = problem.simulate(rng)
+        problem.set_data(y)
+        target = target_of()
+        start, before, others = stand(target, target.enter(theta, [x], rng)), rng.integers(PLACES), []
+        assert start.point.held.advances
+        for length in (before, PLACES - 1 - before):
+            state = start
+            for _ in range(length):
+                outcome = kernel.step(state, rng)
+                state = outcome.state
+                accepted.append(outcome.acceptance)
+                others.append(watched(target, state.point.held.joint(state.noise, state.point)))
+        first = watched(target, start.point.held.joint(start.noise, start.point))
+        ranks.append(rank(first, np.array(others), rng))
+    assert looks.p_value(ranks) > LEVEL
+    assert 0.4 < np.mean(accepted) < 0.9999
 
 
 @pytest.mark.parametrize("mutant", [WithoutData, WithoutScale, WithoutSites])

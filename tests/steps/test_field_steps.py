@@ -179,7 +179,10 @@ def test_most_trajectories_are_accepted():
 
 @pytest.mark.parametrize(
     ("build", "during_tuning"),
-    thinned([(series, True), (effects, True), (effects, False), (running_sum, False), (alike_processes, False)]),
+    thinned([
+        (series, True), (effects, True), (effects, False), (running_sum, False), (alike_processes, False),
+        (fixed_processes, True),
+    ]),  # fmt: skip
 )
 def test_a_restored_state_goes_on_alike_in_any_step(build, during_tuning):
     model = build()

@@ -45,13 +45,14 @@ def chain_at(target: JointTarget, slope: float = 0.0) -> TurningChain:
 MOVES = {
     "together": lambda chain, rng: chain.move_both(0.05, rng).accepted,
     "parameters": lambda chain, rng: chain.move_parameters(rng).accepted,
+    "latents alone": lambda chain, rng: chain.draw_latents(0.1, rng).accepted,
     "between joint trajectories": lambda chain, rng: any(m.accepted for m in chain.draw_between(0.1, 0.05, rng)),
     "in turns": lambda chain, rng: any(move.accepted for move in chain.draw(0.1, rng)),
 }
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_after_a_move_the_chain_stands_where_the_density_has_been_evaluated(name):
+def test_a_chain_stands_where_the_density_has_been_evaluated(name):
     """ϑ and z on one side, latent values and log density on the other: with a z left behind the kernel is wrong."""
     target, rng = joint(moving=True), np.random.default_rng(2)
     chain, moves = chain_at(target), []

@@ -8,7 +8,7 @@ import pytest
 
 from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.latent.charts import GaussianSites
-from pymc_rmhmc.latent.solvers.dual import factor_of_sites, roots_of_sites, variances_of_sites, weigh
+from pymc_rmhmc.latent.solvers.dual import factor_of_sites, gram_matrix, roots_of_sites, variances_of_sites, weigh
 from tests.unit.placing import Placing, dense_block
 from tests.unit.toys import kernel
 
@@ -91,6 +91,9 @@ def test_variances_are_exact_whatever_the_sites_say(scale):
     assert has_factor
     with mp.workdps(60):
         whole = mp.matrix(covariance.tolist()) ** -1 + mp.diag(precision.tolist())
-        inverse = whole**-1
-        expected = [float(inverse[i, i]) for i in range(n)]
-    np.testing.assert_allclose(variances_of_sites(covariance, inner, roots), expected, rtol=1e-9)
+        inverse = np.array((whole**-1).tolist(), dtype=float)
+    np.testing.assert_allclose(variances_of_sites(covariance, inner, roots), inverse.diagonal(), rtol=1e-9)
+    size = np.sqrt(np.outer(inverse.diagonal(), inverse.diagonal()))
+    found = gram_matrix(covariance, inner, roots)
+    np.testing.assert_array_equal(found, found.T)
+    np.testing.assert_allclose(found / size, inverse / size, atol=1e-8)

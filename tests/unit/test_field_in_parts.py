@@ -12,6 +12,7 @@ from pymc_rmhmc.errors import Failure, PriorFailure
 from pymc_rmhmc.interfaces.stated import AffineRows, FieldKernel, FieldMaps, StatedField
 from pymc_rmhmc.latent.charts import GaussianSites
 from pymc_rmhmc.latent.field.field_parts import parts_of, sites_of_twins
+from pymc_rmhmc.latent.rotation import gram_of_parts
 from pymc_rmhmc.latent.solvers.field_in_parts import FieldInParts
 from pymc_rmhmc.latent.solvers.precision import PrecisionSpace
 from tests.unit.test_diagonal_chart import differences
@@ -281,6 +282,24 @@ def test_other_sites_serve_what_is_made(name):
     assert again.log_evidence == pytest.approx(anew.log_evidence, rel=1e-12)
     np.testing.assert_allclose(again.centre, anew.centre, **CLOSE)
     np.testing.assert_allclose(made.predict(made.mode(other)) + made.mean, anew.centre, **CLOSE)
+
+
+@pytest.mark.parametrize("precisions", [random_sites, with_one_precision])
+@IN_PARTS
+def test_matrices_that_last_are_those_of_its_parts(name, precisions):
+    """One for all parts with one factor; none where parts are of several sizes, or one has no covariance."""
+    maps = MAPS[name][0]
+    made = in_parts(maps, sites=precisions(maps))
+    found = made.lasting_gram()
+    sizes = {space.mean.size for space in made.spaces}
+    if any(space.weighted is None for space in made.spaces) or len(sizes) > 1:
+        assert found is None
+        return
+    matrices, where = found
+    assert len(matrices) == len(factors(made))
+    assert where.size == maps.predictors.n_rows
+    vector = np.random.default_rng(3).standard_normal(where.size)
+    np.testing.assert_allclose(gram_of_parts(matrices, where, vector), made.gram(vector), **CLOSE)
 
 
 def test_a_twin_whose_evidence_is_lost_in_rounding_is_a_failure():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement, Pulled
+from pymc_rmhmc.latent.solvers.dual import gram_matrix
 from pymc_rmhmc.latent.solvers.site_space import SiteSpace
 
 __all__ = ["Apart", "ApartPlacement", "Rows", "of_part"]
@@ -112,6 +113,19 @@ class Apart:
     def gram(self, sites: Array) -> Array:
         """Return ``T Tᵀ v``, (n,)."""
         return self._scattered(space.gram(sites[where]) for space, where in self._with_sites())
+
+    def lasting_gram(self) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return a matrix for all parts that have a factor in common, if these are as many each and of one size."""
+        alike: dict[int, list[int]] = {}
+        for i, space in enumerate(self.spaces):
+            if space.weighted is None:
+                return None
+            alike.setdefault(id(space.weighted[1]), []).append(i)
+        if len({where.size for where in self._where}) > 1 or len({len(each) for each in alike.values()}) > 1:
+            return None
+        weighted = [self.spaces[i].weighted or () for i, *_ in alike.values()]
+        where = np.array([[self._where[i] for i in each] for each in alike.values()])
+        return np.stack([gram_matrix(*each) for each in weighted]), where
 
     def sites_pullback(self, placed: Placement, pulled: Pulled) -> Array:
         """Return the gradient of ``ψ(η) + log E`` by b, and by the logarithms of w̄, (2, n)."""

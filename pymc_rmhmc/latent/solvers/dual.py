@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_solve
 
 from pymc_rmhmc.linalg.cholesky import factorise_in_place, identity_plus_scaled, inverse_lower, multiply_lower
 from pymc_rmhmc.linalg.compiled.blas import solve_in_place
@@ -19,8 +20,8 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.products import multiply_symmetric
 
 __all__ = [
-    "MOST_LOST", "centre_of_sites", "dual", "factor_of_sites", "gram", "lost_in_rounding", "place", "roots_of_sites",
-    "variances_of_sites", "weigh",
+    "MOST_LOST", "centre_of_sites", "dual", "factor_of_sites", "gram", "gram_matrix", "lost_in_rounding", "place",
+    "roots_of_sites", "variances_of_sites", "weigh",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -74,6 +75,14 @@ def dual(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:
 def gram(covariance: Array, inner: Array, roots: Array, vector: Array) -> Array:  # pragma: no cover - compiled
     """``(Q⁻¹ + W̄)⁻¹ v = Q (I + W̄Q)⁻¹ v``, (n,)."""
     return multiply_symmetric(covariance, dual(covariance, inner, roots, vector))
+
+
+def gram_matrix(covariance: Array, inner: Array, roots: Array) -> Array:
+    """``(Q⁻¹ + W̄)⁻¹``, (n, n): `gram` of every unit vector, at the price of some factors."""
+    root, is_weak, inverse_root = roots
+    solved = cho_solve((inner, True), np.diag(inverse_root) - root[:, None] * covariance * is_weak)
+    found = covariance @ (root[:, None] * solved + np.diag(is_weak))
+    return np.asarray(0.5 * (found + found.T))
 
 
 def variances_of_sites(covariance: Array, inner: Array, roots: Array) -> Array:

@@ -245,6 +245,10 @@ class LatentSpace:
         """Return ``T Tᵀ v``, (n,)."""
         return self.predict(self._moved(self.weights.products.collect(sites)))
 
+    def lasting_gram(self) -> None:
+        """Return None: no matrix in the size of the sites is made."""
+        return
+
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
         collected = self.weights.products.collect(residual)

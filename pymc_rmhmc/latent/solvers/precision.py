@@ -233,6 +233,10 @@ class PrecisionSpace:
         """Return ``T Tᵀ v``, (n_η,)."""
         return self.predict(self._solve(self._collect(sites)))
 
+    def lasting_gram(self) -> None:
+        """Return None: no matrix in the size of the sites is made."""
+        return
+
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n_η,)."""
         by_numbers, sites = np.zeros(self._stated.numbers.size), self._sites

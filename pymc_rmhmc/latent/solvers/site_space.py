@@ -251,6 +251,10 @@ class SiteSpace:
         """Return ``T Tᵀ v``, (n,)."""
         return gram(*self.weighted, sites)
 
+    def lasting_gram(self) -> None:
+        """Return None: what `weighted` holds serves."""
+        return
+
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""
         spread = dual(*self.weighted, residual)

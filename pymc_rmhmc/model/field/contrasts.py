@@ -37,7 +37,8 @@ def contrasts_of(
 ) -> tuple[TensorVariable, TensorVariable] | None:  # fmt: skip
     """Return the contrasts (..., r) of a predictor (..., K), and the log density as a function of these.
 
-    None where the log density moves along every direction of the last axis, or has no derivative.
+    None where the log density moves along every direction of the last axis, has no derivative, or reads a discrete
+    variable.
     """
     if not shape or not 1 < shape[-1] <= MOST_CLASSES:
         return None
@@ -63,6 +64,8 @@ def _basis(
     given = value_inputs(model, [moved])
     function, rng = by_python([place, *given], moved, with_checks=False), np.random.default_rng(0)
     known, found = [np.asarray(point[str(v.name)]) for v in given], list[Array]()
+    if any(v.dtype.kind != "f" for v in known):  # another value of a count may let other directions be seen
+        return None
     for _ in range(PROBES_BY_CLASS * shape[-1]):
         # Other predictors and hyperparameters move as well: where they begin, a slope may happen to be 0.
         others = [v + SPREAD * rng.standard_normal(v.shape) if v.dtype.kind == "f" else v for v in known]

@@ -242,12 +242,13 @@ class ReadField:
         observed = joined([o.log_density for o in choice.observations])
         its = joined(plan.model.logp(vars=read, sum=False))
         graph = [self._log_normalisers(), *replaced([-0.5 * residuals**2, observed, its], places)]
-        function = by_python([latents, plan.theta.symbol], graph)
-        rng = np.random.default_rng(2)
+        given = value_inputs(plan.model, graph)
+        function, rng = by_python([latents, plan.theta.symbol, *given], graph), np.random.default_rng(2)
+        others = [plan.graphs.point[str(each.name)] for each in given]
         for far, apart in CHECKED[:N_CHECKED]:
             at = theta + far * rng.standard_normal(theta.size)
             try:
-                found = evaluated_there(function, apart * rng.standard_normal(self.moving.maps.size), at)
+                found = evaluated_there(function, apart * rng.standard_normal(self.moving.maps.size), at, *others)
             except NoValueThere:
                 continue
             *mine, true = (float(each.sum()) for each in found)
