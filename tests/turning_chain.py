@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Transition
 from pymc_rmhmc.kernels.trajectories import JitteredPath
@@ -92,7 +92,8 @@ class TurningChain:
         return JointMove(self.target, HMC(hamiltonian, RotationSplitting(), self.length, step_size))
 
     def draw_latents(self, step_size: float, rng: np.random.Generator):
-        return self.make(LatentDraw(RotationSplitting(), self.length, step_size), rng)
+        hamiltonian = SpannedHamiltonian(self.here.point.held)
+        return self.make(LatentDraw(HMC(hamiltonian, RotationSplitting(), self.length, step_size)), rng)
 
     def move_jointly(self, step_size: float, rng: np.random.Generator):
         return self.make(self.joint_move(step_size), rng)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState, SpannedHamiltonian, ValuePoint
-from pymc_rmhmc.dynamics.integrators import IntegratorBase, RotationSplitting, SurrogateFlow, SurrogateSplitting
+from pymc_rmhmc.dynamics.integrators import RotationSplitting, SurrogateFlow, SurrogateSplitting
 from pymc_rmhmc.errors import Failure, PriorFailure
-from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Trajectory, Transition, merge
+from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Outcome, Sometimes, Transition, merge
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.latent.charts.moving_sites import SiteTrend
@@ -110,6 +110,11 @@ class TurnState:
         return np.concatenate((self.point.held.standard, self.noise))
 
     @property
+    def seen(self) -> JointPoint:
+        """The joint target's point here."""
+        return self.point.held.joint(self.noise, self.point)
+
+    @property
     def coordinates(self) -> tuple[Array, Array]:
         """Z, and ``T z``: what a trajectory of z begins at."""
         return self.noise, self.point.displacement
@@ -162,15 +167,12 @@ class LatentMove:
 class LatentDraw:
     """A draw of a chain in which z alone moves."""
 
-    integrator: IntegratorBase
-    trajectory: Trajectory[Any]
-    step_size: float
+    kernel: HMC[TurnState]  # whose other states are a trajectory's
 
     def step(self, state: TurnState, rng: np.random.Generator) -> Transition[TurnState]:
         """Move z."""
         held = state.point.held
-        hamiltonian: Any = SpannedHamiltonian(held)  # whose states are others
-        outcome: Outcome = HMC(hamiltonian, self.integrator, self.trajectory, self.step_size).step(state, rng)
+        outcome: Outcome = self.kernel.step(state, rng)
         if outcome.accepted:  # from z alone, as a chain that is restored here has it
             noise = held.noise_at(outcome.state)
             state = TurnState(noise, held.at_noise(noise))

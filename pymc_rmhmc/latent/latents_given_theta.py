@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from pymc_rmhmc.latent.charts.site import GaussianSites
 from pymc_rmhmc.latent.conditional import Conditional, Placement
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import sites_at
-from pymc_rmhmc.latent.rotation import CompiledSites, advance_rotation, evaluate_sites, gram_of_parts
+from pymc_rmhmc.latent.rotation import CompiledSites, Spread, advance_rotation, evaluate_sites, gram_of_parts
 
 __all__ = ["LatentsGivenTheta", "LatentsPoint"]
 
@@ -101,7 +100,7 @@ class LatentsGivenTheta:
         self.centre = latents.centre
         # ψ and ``T Tᵀ`` for compiled code, where there is one block and the sites see a covariance.
         self._compiled: CompiledSites | None = None
-        self._spread: tuple[NDArray[Any], ...] | None = None
+        self._spread: Spread | None = None
         if len(self._blocks) == 1:
             self._spread = self.conditionals[0].weighted
             lasting = self.conditionals[0].lasting_gram() if target.lasts else None

@@ -22,12 +22,15 @@ from pymc_rmhmc.linalg.compiled.compilation import compiled
 from pymc_rmhmc.linalg.compiled.native import call_likelihood
 from pymc_rmhmc.linalg.products import multiply_in_streams, multiply_symmetric
 
-__all__ = ["CompiledSites", "advance_rotation", "evaluate_sites", "gram_of_parts", "gram_product"]
+__all__ = ["CompiledSites", "Spread", "advance_rotation", "evaluate_sites", "gram_of_parts", "gram_product"]
 
 type Array = NDArray[np.float64]
 # A likelihood less Gaussian sites, as compiled code has it: a `NativeLikelihood`'s address, what it reads besides, its
 # rest and its shift; then the b and the w̄ of what is taken off.
 type CompiledSites = tuple[int, Array | None, tuple[Array, ...], Array | None, Array, Array]
+
+# The matrices of a map's ``S = T Tᵀ``: see `gram_product`.
+type Spread = tuple[Array, ...] | tuple[Array, NDArray[np.int64]]
 
 
 def gram_product(spread: Any, vector: Array) -> Array:
@@ -102,7 +105,7 @@ def evaluate_sites(
 @compiled
 def advance_rotation(
     address: int, theta: Array | None, rest: tuple[Array, ...], shift: Array | None, linear: Array, precision: Array,
-    centre: Array, spread: tuple[Array, ...], displacement: Array, drive: Array, force: Array, n_steps: int,
+    centre: Array, spread: Spread, displacement: Array, drive: Array, force: Array, n_steps: int,
     step_size: float,
 ) -> tuple[int, bool, Array, float, Array, float, float, Array]:  # pragma: no cover - compiled  # fmt: skip
     """Half a kick, then so many rotations with kicks between them, and half a kick.

@@ -8,7 +8,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +38,7 @@ from pymc_rmhmc.latent.charts import GaussianSites, MarginalChart, MovingSites
 from pymc_rmhmc.latent.emulator import Emulator
 from pymc_rmhmc.latent.joint_target import JointPoint, JointTarget
 from pymc_rmhmc.latent.latent_blocks import conditional_of, theta_requires_refactorization
+from pymc_rmhmc.latent.latents_given_theta import LatentsGivenTheta
 from pymc_rmhmc.latent.theta_densities import ParametersGivenLatents
 from pymc_rmhmc.model import CompiledBlock, JointModel
 from pymc_rmhmc.model.observed.site_likelihood import SiteLikelihood
@@ -52,6 +52,7 @@ __all__ = ["JointBlocksDensity", "JointCoordinates", "TurnCoordinates"]
 type Array = NDArray[np.float64]
 type Sites = GaussianSites | MovingSites
 type JointPhase = GaussianState[JointPoint]
+type AnyCoordinates = JointCoordinates | LatentCoordinates | TurnCoordinates
 
 # How much lower than at its mode a density may be, beyond what its Laplace approximation says, for a chain to begin.
 FALL = 10.0
@@ -104,7 +105,7 @@ class JointCoordinatesBase[Phase: (JointPhase, TurnState)](HMCCoordinates[Phase]
         """See `NormalCoordinates`."""
         target = self.target
         return ResidualReference(
-            self.hamiltonian.residual, target.size, self.log_constant,
+            target, target.size, self.log_constant,
             lambda values, rng: target.at(self.enter(values, rng)), self.values_at, target.n_theta,
         )  # fmt: skip
 
@@ -164,33 +165,31 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
 class LatentCoordinates(JointCoordinatesBase[TurnState]):
     """Trajectories of z, where no ϑ is sampled with the latent values; see `Coordinates`."""
 
+    @classmethod
+    def of(cls, joint: JointCoordinates) -> LatentCoordinates:
+        """Return the coordinates of the same target; raise a `PriorFailure` if a prior cannot be used."""
+        held = LatentsGivenTheta(joint.target, np.zeros(0))
+        return cls(SpannedHamiltonian(held), joint.plan, joint.target)
+
     def stand_at(self, position: Array) -> TurnState:
-        """Return the phase at a (ϑ, z)."""
-        return stand(self.target, position)
+        """Return the phase at a z."""
+        return TurnState(position, self.hamiltonian.residual.at_noise(position))
 
     def seen(self, phase: TurnState) -> JointPoint:
         """Return the joint target's point."""
-        return phase.point.held.joint(phase.noise, phase.point)
+        return phase.seen
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
         """See `Coordinates`: a trajectory of z."""
-        return self._draw(step_size.in_use(tuning=tuning))
-
-    def acceptance(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> float:
-        """See `Coordinates`."""
-        hamiltonian: Any = SpannedHamiltonian(phase.point.held)
-        return self.plan.trajectory.single_step(hamiltonian, self.plan.integrator, phase, step_size, rng).acceptance
+        return LatentDraw(self.hmc(step_size.in_use(tuning=tuning)))
 
     def rehearse(self, phase: TurnState, step_size: float, rng: np.random.Generator) -> TurnState:
         """See `Coordinates`."""
-        return self._draw(step_size).step(phase, rng).state
-
-    def _draw(self, step_size: float) -> LatentDraw:
-        return LatentDraw(self.plan.integrator, self.plan.trajectory, step_size)
+        return LatentDraw(self.hmc(step_size)).step(phase, rng).state
 
 
 @dataclass(slots=True)
-class TurnCoordinates(LatentCoordinates):
+class TurnCoordinates(JointCoordinatesBase[TurnState]):
     """Turns of ϑ along an emulator and of z, or of both and of z; see `Coordinates`."""
 
     joint: JointCoordinates
@@ -203,6 +202,14 @@ class TurnCoordinates(LatentCoordinates):
         if tuned.emulator is not None:
             turns = TurnMoves.of(joint.target, tuned.emulator, path, tuned.parameters)
         return cls(joint.hamiltonian, joint.plan, joint.target, joint, turns)
+
+    def stand_at(self, position: Array) -> TurnState:
+        """Return the phase at a (ϑ, z)."""
+        return stand(self.target, position)
+
+    def seen(self, phase: TurnState) -> JointPoint:
+        """Return the joint target's point."""
+        return phase.seen
 
     def kernel(self, tuned: JointTuning, step_size: StepSize, *, tuning: bool) -> Kernel[TurnState]:
         """See `Coordinates`: turns, and before them what mends that many of them are rejected."""
@@ -227,7 +234,7 @@ class TurnCoordinates(LatentCoordinates):
         return end
 
 
-class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | LatentCoordinates]):
+class JointBlocksDensity(ConditionalDensityBase[JointTuning, AnyCoordinates]):
     """Hyperparameters and latent values; see `ConditionalDensity`.
 
     `model`: the blocks and the rest of the log density as functions of θ.
@@ -282,15 +289,15 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, JointCoordinates | 
         self._note_refused()
         self._coordinates = None
 
-    def coordinates(self, tuned: JointTuning) -> JointCoordinates | LatentCoordinates | None:
+    def coordinates(self, tuned: JointTuning) -> AnyCoordinates | None:
         """See `ConditionalDensity`."""
         return None if tuned.marginals is None else self.made(tuned)
 
-    def make(self, tuned: JointTuning) -> JointCoordinates | LatentCoordinates:
+    def make(self, tuned: JointTuning) -> AnyCoordinates:
         """See `ConditionalDensityBase`."""
         joint = self.joint_coordinates(tuned)
         if self.latents_alone:
-            return LatentCoordinates(joint.hamiltonian, self.plan, joint.target)
+            return LatentCoordinates.of(joint)
         is_joint = tuned.emulator is None and tuned.held_step_size is None
         return joint if is_joint else TurnCoordinates.of(joint, tuned)
 

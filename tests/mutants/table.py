@@ -3206,7 +3206,7 @@ FIELD = [
         "rotation.gram_of_parts",
         "product[where[m, r, i]] = found[r, i]",
         "product[where[0, r, i]] = found[r, i]",
-        "unit/test_field_in_parts.py::test_matrices_that_last_are_those_of_its_parts[contrasts of alike classes-random_sites]",
+        "unit/test_field_in_parts.py::test_lasting_matrices_are_the_parts[contrasts of alike classes-random_sites]",
     ),
     Mutant(
         "a-gram-matrix-without-weak-sites",

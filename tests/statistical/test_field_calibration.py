@@ -16,9 +16,10 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc import RMHMC, FlatMetric
-from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
+from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, SpannedHamiltonian
 from pymc_rmhmc.dynamics.integrators import RotationSplitting
 from pymc_rmhmc.interfaces.stated import FieldMaps
+from pymc_rmhmc.kernels.kernel import HMC
 from pymc_rmhmc.kernels.trajectories import JitteredPath, transition
 from pymc_rmhmc.kernels.turns import LatentDraw, stand
 from pymc_rmhmc.latent.charts import GaussianSites
@@ -429,22 +430,23 @@ def test_ranks_are_uniform_where_latent_values_alone_move():
     """By the kernel of a field without hyperparameters, whose trajectories are compiled."""
     problem, rng, ranks, looks = FixedProcesses(), np.random.default_rng(1), [], Looks(200)
     target_of = partial(FieldTarget, problem.joint, [problem.sites()], poor_chart(0))
-    kernel, accepted = LatentDraw(INTEGRATOR, JitteredPath(1.2, 0.3, 100), problem.step_size), []
+    accepted = []
     while not looks.decided(ranks):
         theta, x, y = problem.simulate(rng)
         problem.set_data(y)
         target = target_of()
         start, before, others = stand(target, target.enter(theta, [x], rng)), rng.integers(PLACES), []
         assert start.point.held.advances
+        flow = SpannedHamiltonian(start.point.held)
+        kernel = LatentDraw(HMC(flow, INTEGRATOR, JitteredPath(1.2, 0.3, 100), problem.step_size))
         for length in (before, PLACES - 1 - before):
             state = start
             for _ in range(length):
                 outcome = kernel.step(state, rng)
                 state = outcome.state
                 accepted.append(outcome.acceptance)
-                others.append(watched(target, state.point.held.joint(state.noise, state.point)))
-        first = watched(target, start.point.held.joint(start.noise, start.point))
-        ranks.append(rank(first, np.array(others), rng))
+                others.append(watched(target, state.seen))
+        ranks.append(rank(watched(target, start.seen), np.array(others), rng))
     assert looks.p_value(ranks) > LEVEL
     assert 0.4 < np.mean(accepted) < 0.9999
 

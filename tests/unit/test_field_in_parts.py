@@ -286,7 +286,7 @@ def test_other_sites_serve_what_is_made(name):
 
 @pytest.mark.parametrize("precisions", [random_sites, with_one_precision])
 @IN_PARTS
-def test_matrices_that_last_are_those_of_its_parts(name, precisions):
+def test_lasting_matrices_are_the_parts(name, precisions):
     """One for all parts with one factor; none where parts are of several sizes, or one has no covariance."""
     maps = MAPS[name][0]
     made = in_parts(maps, sites=precisions(maps))
