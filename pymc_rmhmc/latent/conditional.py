@@ -137,8 +137,11 @@ class Conditional(Protocol):
     def gram(self, sites: Array) -> Array:
         """Return ``T Tᵀ v``, (n,): the covariance of the sites times v."""
 
-    def lasting_gram(self) -> tuple[Array, NDArray[np.int64]] | None:
-        """Return matrices of `gram` for compiled code that are worth their price where θ never moves; None without."""
+    def matrices_of_parts(self, *, for_good: bool) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return the matrices of `gram` where they are worth their price; None where there are none.
+
+        `pymc_rmhmc.latent.rotation.gram_of_parts` takes them. They serve `for_good`, or for some trajectories.
+        """
 
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
         """Return the gradient of ``ψ(η) + log E`` where a z was placed, given ``∂ψ/∂η`` (n,)."""

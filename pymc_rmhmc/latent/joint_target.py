@@ -60,18 +60,21 @@ class JointTarget:
     `density`: the model.
     `sites`: one for each block; what they hold is constant.
     `chart`: for θ.
+    `holds_long`: whether the latent values make several trajectories at each ϑ.
 
     Attributes
     ----------
     lasts : bool
-        Whether nothing that is sampled moves the latents' prior.
+        Whether one map of the latent values serves for good: nothing that is sampled moves their prior.
     n_sites : int
         How many sites see z; where there are none, it is standard normal whatever ϑ is.
     refused : (d,) array or None
         The last θ at which a prior could not be factorised.
     """
 
-    def __init__(self, density: JointDensity, sites: Sequence[Sites], chart: MarginalChart) -> None:
+    def __init__(
+        self, density: JointDensity, sites: Sequence[Sites], chart: MarginalChart, *, holds_long: bool = False
+    ) -> None:
         self.density = density
         self.sites = tuple(sites)
         self.chart = chart
@@ -79,8 +82,8 @@ class JointTarget:
         ends = self.n_theta + np.cumsum([0, *(n_noise(block) for block in density.blocks)])
         self._slices = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
         self.size = int(ends[-1])
-        # Whether one map of the latent values serves for good.
         self.lasts = not (self.n_theta or density.inputs)
+        self.holds_long = holds_long
         self.n_sites = sum(held.sites.linear.size for held in self.sites)
         self._made: dict[int, Any] = {}
         self._outlast_theta = [outlasts_theta(block) for block in density.blocks]

@@ -103,9 +103,10 @@ class LatentsGivenTheta:
         self._spread: Spread | None = None
         if len(self._blocks) == 1:
             self._spread = self.conditionals[0].weighted
-            lasting = self.conditionals[0].lasting_gram() if target.lasts else None
-            if lasting is not None:
-                self._spread, self.gram = lasting, partial(gram_of_parts, *lasting)
+            if target.lasts or target.holds_long:
+                matrices = self.conditionals[0].matrices_of_parts(for_good=target.lasts)
+                if matrices is not None:
+                    self._spread, self.gram = matrices, partial(gram_of_parts, *matrices)
         if self._spread is not None:
             self._compiled = target.compiled_sites(self.theta, self.centre, self._blocks[0][1])
         self.advances = self._compiled is not None

@@ -48,7 +48,8 @@ class FieldDensity(JointBlocksDensity):
     def joint_coordinates(self, tuned: JointTuning) -> JointCoordinates:
         """See `JointBlocksDensity`: steps are compiled from end to end."""
         assert tuned.marginals is not None
-        return JointCoordinates.at_target(FieldTarget(self.model, tuned.sites, tuned.marginals), self.plan)
+        target = FieldTarget(self.model, tuned.sites, tuned.marginals, holds_long=tuned.moves_between)
+        return JointCoordinates.at_target(target, self.plan)
 
     def curvatures(self, values: Array) -> set[str]:
         """See `ConditionalDensity`: none is asked for."""

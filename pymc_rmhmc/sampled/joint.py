@@ -132,7 +132,8 @@ class JointCoordinates(JointCoordinatesBase[JointPhase]):
     def of(cls, model: JointDensity, tuned: JointTuning, plan: Plan) -> JointCoordinates:
         """Return the coordinates of what is known."""
         assert tuned.marginals is not None
-        return cls.at_target(JointTarget(model, tuned.sites, tuned.marginals), plan)
+        target = JointTarget(model, tuned.sites, tuned.marginals, holds_long=tuned.moves_between)
+        return cls.at_target(target, plan)
 
     @classmethod
     def at_target(cls, target: JointTarget, plan: Plan) -> JointCoordinates:
@@ -298,8 +299,7 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, AnyCoordinates]):
         joint = self.joint_coordinates(tuned)
         if self.latents_alone:
             return LatentCoordinates.of(joint)
-        is_joint = tuned.emulator is None and tuned.held_step_size is None
-        return joint if is_joint else TurnCoordinates.of(joint, tuned)
+        return joint if tuned.held_step_size is None else TurnCoordinates.of(joint, tuned)
 
     def joint_coordinates(self, tuned: JointTuning) -> JointCoordinates:
         """Return those of joint trajectories."""

@@ -184,7 +184,7 @@ APART = np.abs(np.subtract.outer(np.arange(11.0), np.arange(11.0)))
 
 
 def process(name: str, length: float, **shape) -> pm.math.pt.TensorVariable:
-    return pm.MvNormal(name, np.zeros(11), cov=np.exp(-APART / length), **shape)
+    return pm.MvNormal(name, np.zeros(11), cov=pm.math.exp(-APART / length), **shape)
 
 
 def classes():
@@ -221,6 +221,23 @@ def test_a_map_of_parts_is_compiled_where_it_lasts(build, lasts, advances):
     held = LatentsGivenTheta(target, np.zeros(0))
     assert (target.lasts, held.advances) == (lasts, advances)
     compare_paths(held, target.size)
+
+
+@pytest.mark.parametrize("holds_long", [False, True])
+def test_alike_classes_share_a_matrix_where_hyperparameters_are_held_for_long(holds_long):
+    with pm.Model() as model:
+        f = process("f", pm.Gamma("length", 3.0, 1.0), shape=(3, 11))
+        pm.Categorical("y", logit_p=f.T, observed=np.arange(11) % 3)
+    joint = plan_field(model, model.initial_point()).read().build()
+    joint.bind(model.initial_point())
+    sites = GaussianSites(np.linspace(-0.3, 0.3, 22), np.ones(22))
+    target = JointTarget(joint, [sites], MarginalChart.linear(np.ones(1), np.eye(1)), holds_long=holds_long)
+    held = LatentsGivenTheta(target, np.zeros(1))
+    assert held.advances == holds_long
+    compare_paths(held, target.size - 1)
+    again = LatentsGivenTheta(JointTarget(joint, [sites], target.chart), np.zeros(1))
+    residual = held.at_noise(np.ones(target.size - 1)).residual
+    np.testing.assert_allclose(held.gram(residual), again.gram(residual), **NEAR)
 
 
 @pytest.mark.parametrize("latents", [Rows(), Mixed("centred")], ids=["rows", "mixed"])

@@ -3193,6 +3193,22 @@ FIELD = [
         "model/test_field_models.py::test_the_density_of_a_field_is_the_models[one value in three, found twice]",
     ),
     Mutant(
+        "each-of-alike-trajectories-by-itself",
+        "ten trajectories in a row at one ϑ push the latents' step ten times: it ends where nothing is rejected",
+        "joint_adapter.HyperparameterAdapter.learn",
+        "tuned.held_step_size.update(sum(latents) / len(latents))",
+        "[tuned.held_step_size.update(each) for each in latents]",
+        "unit/test_tuning.py::test_where_turns_are_given_up_both_step_sizes_are_learnt_on",
+    ),
+    Mutant(
+        "a-matrix-for-parts-that-share-none",
+        "at each ϑ a matrix is made for every part, which takes longer than the products that it saves",
+        "apart.Apart.matrices_of_parts",
+        "if not for_good and not len(alike) == 1 < len(self.spaces):",
+        "if False:",
+        "unit/test_field_in_parts.py::test_lasting_matrices_are_the_parts[contrasts of alike classes-random_sites]",
+    ),
+    Mutant(
         "what-a-discrete-variable-hides",
         "a direction of classes that is not seen at a discrete variable's first value never has a site",
         "contrasts._basis",

@@ -290,13 +290,14 @@ def test_lasting_matrices_are_the_parts(name, precisions):
     """One for all parts with one factor; none where parts are of several sizes, or one has no covariance."""
     maps = MAPS[name][0]
     made = in_parts(maps, sites=precisions(maps))
-    found = made.lasting_gram()
+    found = made.matrices_of_parts(for_good=True)
     sizes = {space.mean.size for space in made.spaces}
     if any(space.weighted is None for space in made.spaces) or len(sizes) > 1:
         assert found is None
         return
     matrices, where = found
     assert len(matrices) == len(factors(made))
+    assert (made.matrices_of_parts(for_good=False) is not None) == (len(matrices) == 1 < len(made.spaces))
     assert where.size == maps.predictors.n_rows
     vector = np.random.default_rng(3).standard_normal(where.size)
     np.testing.assert_allclose(gram_of_parts(matrices, where, vector), made.gram(vector), **CLOSE)

@@ -71,10 +71,14 @@ class FieldTarget(JointTarget):
         Of the only block.
     chart : MarginalChart
         For θ.
+    holds_long : bool, optional
+        Whether the latent values make several trajectories at each ϑ.
     """
 
-    def __init__(self, density: FieldModel, sites: Sequence[Sites], chart: MarginalChart) -> None:
-        super().__init__(density, sites, chart)
+    def __init__(
+        self, density: FieldModel, sites: Sequence[Sites], chart: MarginalChart, *, holds_long: bool = False
+    ) -> None:
+        super().__init__(density, sites, chart, holds_long=holds_long)
         self._compiled: Arguments | None = None
         self._is_looked_for = False
 

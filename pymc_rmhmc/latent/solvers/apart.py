@@ -114,13 +114,18 @@ class Apart:
         """Return ``T Tᵀ v``, (n,)."""
         return self._scattered(space.gram(sites[where]) for space, where in self._with_sites())
 
-    def lasting_gram(self) -> tuple[Array, NDArray[np.int64]] | None:
-        """Return a matrix for all parts that have a factor in common, if these are as many each and of one size."""
+    def matrices_of_parts(self, *, for_good: bool) -> tuple[Array, NDArray[np.int64]] | None:
+        """Return a matrix for all parts that have a factor in common, if these are as many each and of one size.
+
+        For some trajectories only one is worth its price: it takes as long as some hundred products.
+        """
         alike: dict[int, list[int]] = {}
         for i, space in enumerate(self.spaces):
             if space.weighted is None:
                 return None
             alike.setdefault(id(space.weighted[1]), []).append(i)
+        if not for_good and not len(alike) == 1 < len(self.spaces):
+            return None
         if len({where.size for where in self._where}) > 1 or len({len(each) for each in alike.values()}) > 1:
             return None
         weighted = [self.spaces[i].weighted or () for i, *_ in alike.values()]

@@ -245,7 +245,7 @@ class LatentSpace:
         """Return ``T Tᵀ v``, (n,)."""
         return self.predict(self._moved(self.weights.products.collect(sites)))
 
-    def lasting_gram(self) -> None:
+    def matrices_of_parts(self, *, for_good: bool) -> None:
         """Return None: no matrix in the size of the sites is made."""
         return
 

@@ -233,7 +233,7 @@ class PrecisionSpace:
         """Return ``T Tᵀ v``, (n_η,)."""
         return self.predict(self._solve(self._collect(sites)))
 
-    def lasting_gram(self) -> None:
+    def matrices_of_parts(self, *, for_good: bool) -> None:
         """Return None: no matrix in the size of the sites is made."""
         return
 

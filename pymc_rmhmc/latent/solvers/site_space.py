@@ -251,8 +251,8 @@ class SiteSpace:
         """Return ``T Tᵀ v``, (n,)."""
         return gram(*self.weighted, sites)
 
-    def lasting_gram(self) -> None:
-        """Return None: what `weighted` holds serves."""
+    def matrices_of_parts(self, *, for_good: bool) -> None:
+        """Return None: there is one part, and what `weighted` holds serves."""
         return
 
     def pullback(self, placed: Placement, residual: Array) -> Pulled:
