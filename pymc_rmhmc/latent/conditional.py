@@ -140,7 +140,8 @@ class Conditional(Protocol):
     def matrices_of_parts(self, *, for_good: bool) -> tuple[Array, NDArray[np.int64]] | None:
         """Return the matrices of `gram` where they are worth their price; None where there are none.
 
-        `pymc_rmhmc.latent.rotation.gram_of_parts` takes them. They serve `for_good`, or for some trajectories.
+        `pymc_rmhmc.latent.rotation.gram_of_parts` takes them. With `for_good` they serve as long as the map does, else
+        for some trajectories.
         """
 
     def pullback(self, placed: Placement, residual: Array) -> Pulled:

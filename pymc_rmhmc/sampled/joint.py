@@ -256,10 +256,11 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, AnyCoordinates]):
         assert plan.policy is not None  # a metric without sites takes no hyperparameters
         self.name = " + ".join(block.name for block in model.blocks)
         self.variables = Variables(tuple(_slices(model)), labels)
-        held = replace(plan.steps(FEWEST_STEPS), target=plan.held_target_accept)
+        joint = plan.steps(FEWEST_STEPS)
+        held = replace(joint, target=plan.held_target_accept)
         # Where nothing moves ϑ, steps of the latent values alone cost a hundredth of joint ones of a dense covariance.
         self.latents_alone = not model.theta.size and any(map(theta_requires_refactorization, model.blocks))
-        self.steps = held if self.latents_alone else plan.steps(FEWEST_STEPS)
+        self.steps = held if self.latents_alone else joint
         self.adapter = HyperparameterAdapter(model, plan.policy, held, plan.may_emulate)
         self.forget()
 

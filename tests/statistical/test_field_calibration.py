@@ -6,7 +6,7 @@ Data and parameters are simulated without PyMC. Sites and chart know nothing of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import arviz as az
@@ -429,12 +429,11 @@ def test_ranks_of_the_truth_are_uniform_whatever_the_sites(name, trend):
 def test_ranks_are_uniform_where_latent_values_alone_move():
     """By the kernel of a field without hyperparameters, whose trajectories are compiled."""
     problem, rng, ranks, looks = FixedProcesses(), np.random.default_rng(1), [], Looks(200)
-    target_of = partial(FieldTarget, problem.joint, [problem.sites()], poor_chart(0))
     accepted = []
     while not looks.decided(ranks):
         theta, x, y = problem.simulate(rng)
         problem.set_data(y)
-        target = target_of()
+        target = FieldTarget(problem.joint, [problem.sites()], poor_chart(0))
         start, before, others = stand(target, target.enter(theta, [x], rng)), rng.integers(PLACES), []
         assert start.point.held.advances
         flow = SpannedHamiltonian(start.point.held)
