@@ -396,7 +396,8 @@ class JointBlocksDensity(ConditionalDensityBase[JointTuning, AnyCoordinates]):
         if self.plan.may_emulate and can_be_emulated(self.model, theta.size):
             self.plan = replace(self.plan, trajectory=JitteredPath(REHEARSED_STEP, 0.0, 1))
             parameters = _rehearsed_chart(theta[own]) if own.size else None
-            yield replace(first, emulator=Emulator.flat(theta.size), parameters=parameters)
+            held = self.adapter.held_steps.adapting(REHEARSED_STEP)
+            yield replace(first, emulator=Emulator.flat(theta.size), parameters=parameters, held_step_size=held)
 
     def _rehearsed_sites(self, theta: Array) -> Iterator[Sites]:
         """Yield standard sites for every block, with whatever they follow."""
