@@ -37,6 +37,16 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+# DOCS_ADDRESS: where pages of all versions are served, as tools/publish_docs.py puts them there. Pages that are read
+# from a folder have no others to switch to.
+if address := os.environ.get("DOCS_ADDRESS"):
+    html_theme_options |= {
+        "switcher": {"json_url": f"{address.rstrip('/')}/versions.json", "version_match": version},
+        "navbar_start": ["navbar-logo", "version-switcher"],
+        "logo": {"text": project},  # the switcher says the version
+        "show_version_warning_banner": True,
+        "check_switcher": False,  # the list is written after the pages
+    }
 # The home page has doors in the place of a list.
 html_sidebars = {"index": []}
 # MathJax comes from a package, so that formulas need no network. As an extension that package would forbid Sphinx to

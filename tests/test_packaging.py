@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -18,13 +19,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("examples/*.py")])
 
 
-@pytest.fixture(scope="module")
-def tool():
-    """`tools/check_wheel.py`, which `make wheel` runs."""
-    spec = importlib.util.spec_from_file_location("check_wheel", ROOT / "tools" / "check_wheel.py")
+def loaded(name):
+    """A script of the folder of tools, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tool():
+    """`tools/check_wheel.py`, which `make wheel` runs."""
+    return loaded("check_wheel")
 
 
 def test_the_version_stands_in_one_place():
@@ -149,3 +155,19 @@ def test_saving_without_its_extra_says_what_is_missing(tmp_path):
     quoted = re.search(r"`ValueError: (cannot write [^\n]*are installed)`", (ROOT / "docs/installation.md").read_text())
     assert quoted[1] in done.stderr
     assert any(each.startswith("h5netcdf") for each in PROJECT["project"]["optional-dependencies"]["save"])
+
+
+def test_pages_of_all_versions_stand_beside_each_other(tmp_path):
+    """As the release workflow publishes them: the newest release is where a site leads, whatever is published last."""
+    tool, pages, site = loaded("publish_docs"), tmp_path / "html", tmp_path / "site"
+    pages.mkdir()
+    for version in ("0.9.0", "0.10.0", "0.11.0rc1", "0.9.1", "0.9.0"):
+        (pages / "index.html").write_text(f"pages of {version}")
+        tool.publish(pages, site, version, "https://docs.example/")
+    listed = json.loads((site / "versions.json").read_text())
+    assert [each["version"] for each in listed] == ["0.11.0rc1", "0.10.0", "0.9.1", "0.9.0"]
+    assert [each["version"] for each in listed if each["preferred"]] == ["0.10.0"]
+    assert [each["url"] for each in listed] == [f"https://docs.example/{each['version']}/" for each in listed]
+    assert all((site / each["version"] / "index.html").read_text() == f"pages of {each['version']}" for each in listed)
+    assert 'url=0.10.0/"' in (site / "index.html").read_text()
+    assert (site / ".nojekyll").exists()
