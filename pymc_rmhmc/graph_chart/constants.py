@@ -11,8 +11,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_rmhmc.latent.charts.marginal import Shapes, fit_shapes
+
 __all__ = [
-    "NO_ANGLES", "Angles", "ElementwiseChart", "NoiseChart", "RowsChart", "RowsNoiseChart", "VariableChart", "chart_of",
+    "NO_ANGLES", "Angles", "ElementwiseChart", "NoiseChart", "RootChart", "RowsChart", "RowsNoiseChart",
+    "VariableChart", "charts_of",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -24,6 +27,9 @@ FEWEST_DRAWS = 30
 # An element beyond so many scales from its location is in the tails of its prior, whose pull there counts for this at
 # least.
 FAR_OUT, LEAST_PULL = 2.0, 1e-8
+# Draws that a root's shape is fitted to, and by how much likelier these must be in it, in log density, than if they
+# were normal: a shape that is none makes steps less exact.
+FEWEST_SHAPED, LEAST_GAIN = 40, 4.0
 
 
 class VariableChart(Protocol):
@@ -31,9 +37,10 @@ class VariableChart(Protocol):
 
     places: NDArray[np.int64]  # (m,): where the elements are among all values
     # `n_moments`, `n_constants`: how many numbers tell the prior's location and scale, and how many the chart has to be
-    # given.
+    # given; `n_scores`: m, or 0 where scores say nothing of the chart.
     n_moments: int
     n_constants: int
+    n_scores: int
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
         """Fit the constants (n_constants,) to draws.
@@ -55,6 +62,7 @@ class ElementwiseChart:
 
     def __init__(self, places: NDArray[np.int64]) -> None:
         self.places = places
+        self.n_scores = places.size
         self.n_moments = self.n_constants = 2 * places.size
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
@@ -109,7 +117,56 @@ def _standardised(relative: Array, location: Array, scale: Array, constants: Arr
     return found
 
 
-def chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> VariableChart:
+class RootChart:
+    """Of values that no other moves: maps that make their marginal distributions normal.
+
+    `places` (m,) int: where they are among all values.
+    `ratios` (r, 2) int: which of them move relative to the exponential of which.
+    """
+
+    n_moments = n_scores = 0
+
+    def __init__(self, places: NDArray[np.int64], ratios: NDArray[np.int64]) -> None:
+        self.places, self._ratios = places, ratios
+        self.n_constants = 4 * places.size
+
+    def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
+        """Fit the maps, where draws are enough to tell a shape from a normal; else a value stays as it is."""
+        found, relative = np.zeros((4, self.places.size)), self._relative(values)
+        moved = np.ptp(relative, axis=0) > 0.0
+        if len(values) >= FEWEST_SHAPED and moved.any():
+            shapes = fit_shapes(relative[:, moved])
+            constants = np.stack([shapes.location, np.log(shapes.spread), shapes.skewness, np.log(shapes.tail)])
+            found[:, moved] = np.where(shapes.gain(relative[:, moved]) > LEAST_GAIN, constants, 0.0)
+        return found.ravel()
+
+    def standardised(self, values: Array, moments: Array, constants: Array) -> Array:
+        """Return z of values."""
+        location, log_spread, skewness, log_tail = constants.reshape(4, -1)
+        return Shapes(location, np.exp(log_spread), skewness, np.exp(log_tail)).flattened(self._relative(values))
+
+    def _relative(self, values: Array) -> Array:
+        """Return values (t, m), of which some are relative to others."""
+        found, (own, by) = values.copy(), self._ratios.T
+        found[:, own] /= np.exp(values[:, by])
+        return found
+
+
+class ReadChart(Protocol):
+    """What a model tells of its chart; see `pymc_rmhmc.model.general.density.GeneralModel`."""
+
+    charts: tuple[tuple[NDArray[np.int64], int, bool], ...]
+    roots: NDArray[np.int64]
+    ratios: NDArray[np.int64]
+
+
+def charts_of(model: ReadChart) -> tuple[VariableChart, ...]:
+    """Choose the chart of each variable that others move, and one for all that none moves, in the constants' order."""
+    roots = (RootChart(model.roots, model.ratios),) if model.roots.size else ()
+    return (*(_chart_of(*each) for each in model.charts), *roots)
+
+
+def _chart_of(places: NDArray[np.int64], n_columns: int, is_noise: bool) -> VariableChart:
     """Choose the chart of one variable.
 
     `places` (m,) int: where its elements are among all values.
@@ -161,6 +218,7 @@ class RowsChart:
     def __init__(self, places: NDArray[np.int64], n_columns: int) -> None:
         self.places, self._k = places, n_columns
         self._rows = places.size // n_columns
+        self.n_scores = places.size
         self.n_moments = places.size + n_columns**2
         self.n_constants = places.size * (n_columns + 1)
 

@@ -19,7 +19,7 @@ from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian, GaussianState
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.errors import Failure, listed
 from pymc_rmhmc.graph_chart.affine_map import from_flat, log_volume, map_of_gradient, to_flat
-from pymc_rmhmc.graph_chart.constants import Angles, chart_of
+from pymc_rmhmc.graph_chart.constants import Angles, charts_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralPoint, GeneralTarget, PeriodTarget, ValuePoint, ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import HMC, Cycle, Kernel, Sometimes
@@ -207,12 +207,11 @@ class GraphDensity(WholeModelDensity[GeneralModel, ChartTuning, GraphCoordinates
 
     def __init__(self, general: GeneralModel, name: str, plan: Plan, labels: Mapping[str, str]) -> None:
         super().__init__(general, name, plan, labels)
-        charts = tuple(chart_of(*each) for each in general.charts)
         self.emulates = plan.may_emulate and general.is_expensive
         adapter = EmulatingAdapter if self.emulates else GraphChartAdapter
         may_lengthen, angles = plan.may_lengthen and not self.emulates, Angles(*general.angles)
         self.adapter = adapter(
-            general, charts, self.variables.label, plan.may_repeat, MOST_DENSE, angles, may_lengthen
+            general, charts_of(general), self.variables.label, plan.may_repeat, MOST_DENSE, angles, may_lengthen
         )
 
     @property

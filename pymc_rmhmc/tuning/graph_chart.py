@@ -157,7 +157,7 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
 
     def _all_scores(self, values: Array) -> tuple[Array, Array, Array]:
         """Return the same, and the scores of their own priors."""
-        if not self.charts:
+        if self.general.scores is None:
             return np.empty((len(values), 0)), np.empty((len(values), 0)), np.empty((len(values), 0))
         found = zip(*(self.general.scores(np.ascontiguousarray(row)) for row in values), strict=True)
         scores, moments, own = (np.array(each) for each in found)
@@ -194,10 +194,9 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
         """Return the constants of every chart: the lines that the scores of the rest follow."""
         found, start, moment = [], 0, 0
         for chart in self.charts:
-            m = chart.places.size
-            part, at = slice(start, start + m), slice(moment, moment + chart.n_moments)
+            part, at = slice(start, start + chart.n_scores), slice(moment, moment + chart.n_moments)
             found.append(chart.fit(draws[:, chart.places], scores[:, part], own[:, part], moments[:, at]))
-            start, moment = start + m, moment + chart.n_moments
+            start, moment = start + chart.n_scores, moment + chart.n_moments
         return np.concatenate(found)
 
     def _fit_map(self, found: ChartTuning, positions: Array) -> None:
@@ -239,7 +238,7 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
     def _dense(self) -> NDArray[np.int64]:
         """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""
         found: NDArray[np.int64] = np.arange(self.general.size)
-        if found.size > self.most_dense and self.charts:
+        if found.size > self.most_dense:
             found = np.setdiff1d(found, self.general.places)
         return found if found.size <= self.most_dense else np.empty(0, np.int64)
 

@@ -23,6 +23,7 @@ from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.trajectories import JitteredPath, UTurn
 from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.general.roots import N_SHAPE
 from tests.general_checks import scored, weights_and_pulls
 from tests.statistical.ranks import PLACES, Looks, p_value, rank
 from tests.unit.general_toys import directions, matrix_of
@@ -81,7 +82,7 @@ def hierarchy() -> Hierarchy:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The chart's constants w and b, and the map to flat coordinates."""
+    """The chart's constants w and b, the shapes of the roots, and the map to flat coordinates."""
 
     chart: np.ndarray
     flat: FlatMap
@@ -92,12 +93,16 @@ class Coordinates:
         _, location, scale = scored(general, x)
         root = np.sqrt(1.0 + weight * scale**2)
         z[general.places] = (x[general.places] - location) / scale * root - scale * (pull - weight * location) / root
+        shapes = self.chart[self.chart.size - N_SHAPE * general.roots.size :].reshape(N_SHAPE, -1)
+        place, log_spread, skewness, log_tail = shapes
+        stretched = np.arcsinh((x[general.roots] - place) / np.exp(log_spread))
+        z[general.roots] = np.sinh(np.exp(log_tail) * stretched - skewness)
         return np.linalg.solve(matrix_of(self.flat), z - self.flat.centre)
 
 
 def plain() -> Coordinates:
     """The non-centred form, and no map."""
-    return Coordinates(np.zeros(2 * CHARTED), identity_map(np.zeros(D)))
+    return Coordinates(np.zeros(2 * CHARTED + N_SHAPE * (D - CHARTED)), identity_map(np.zeros(D)))
 
 
 def absurd() -> Coordinates:
@@ -106,7 +111,8 @@ def absurd() -> Coordinates:
     factor = np.tril(0.15 * rng.standard_normal((6, 6)), -1) + np.diag(rng.uniform(0.6, 1.1, 6))
     # Variable by variable, of two elements each: w, then b.
     pairs = [(rng.exponential(1.5, 2), 1.5 * rng.standard_normal(2)) for _ in range(CHARTED // 2)]
-    chart = np.concatenate([part for pair in pairs for part in pair])
+    shapes = [[0.3, -0.4], [-0.3, 0.4], [0.6, -0.5], [-0.4, 0.2]]  # of the roots, by rows as the chart has them
+    chart = np.concatenate([*(part for pair in pairs for part in pair), np.ravel(shapes)])
     centre, spread = 0.4 * rng.standard_normal(D), rng.uniform(0.6, 1.1, D)
     return Coordinates(chart, FlatMap(centre, spread, dense, factor, *directions(D)))
 

@@ -15,11 +15,12 @@ import pytest
 from pymc_rmhmc import RMHMC, FlatMetric
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.graph_chart.affine_map import identity_map
-from pymc_rmhmc.graph_chart.constants import RowsChart
+from pymc_rmhmc.graph_chart.constants import RowsChart, charts_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralTarget
 from pymc_rmhmc.kernels.trajectories import JitteredPath, UTurn
 from pymc_rmhmc.model.general.density import GeneralModel
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
+from tests.general_checks import unshaped
 from tests.statistical.exact import changed, squash
 from tests.statistical.ranks import Looks
 from tests.statistical.test_general import without_jacobian
@@ -53,11 +54,12 @@ class Rows:
         variables = [mean, x] if alone else model.free_RVs
         self.general = GeneralModel(model, variables, self.point)
         self.moved = slice(N_SPREAD if alone else 0, D)
-        ((places, k, _),) = self.general.charts
-        rng, chart = np.random.default_rng(3), RowsChart(places, k)
+        assert [k for _, k, _ in self.general.charts] == [K]
+        rng = np.random.default_rng(3)
         halves = 0.8 * rng.standard_normal((ROWS, K, K))
-        constants = np.concatenate([(halves @ halves.transpose(0, 2, 1)).ravel(), rng.standard_normal(ROWS * K)])
-        self.adapter = GraphChartAdapter(self.general, (chart,), str, may_repeat=False, most_dense=0)
+        weights, pulls = halves @ halves.transpose(0, 2, 1), rng.standard_normal(ROWS * K)
+        constants = np.concatenate([weights.ravel(), pulls, unshaped(self.general)])
+        self.adapter = GraphChartAdapter(self.general, charts_of(self.general), str, may_repeat=False, most_dense=0)
         self.tuned = ChartTuning(constants, tuple(identity_map(np.zeros(self.general.size))))
 
     def parameters(self, rng) -> np.ndarray:

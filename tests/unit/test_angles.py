@@ -162,7 +162,7 @@ def test_the_density_of_one_period_is_normalised_on_the_circle():
 class OneAngle:
     """A model of one angle, as an adapter sees it: von Mises, or uniform."""
 
-    n_constants, size = 0, 1
+    n_constants, size, scores = 0, 1, None
 
     def __init__(self, kappa: float) -> None:
         self.kappa = kappa

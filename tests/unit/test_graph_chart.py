@@ -10,7 +10,7 @@ import pytest
 
 from pymc_rmhmc.errors import Failure
 from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, log_volume
-from pymc_rmhmc.graph_chart.constants import ElementwiseChart, chart_of
+from pymc_rmhmc.graph_chart.constants import ElementwiseChart, charts_of
 from pymc_rmhmc.graph_chart.graph_target import GeneralPoint
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Transition
@@ -38,7 +38,7 @@ def charted(without_compiling) -> Charted:  # noqa: F811
 
 
 def adapter_of(charted: Charted, most_dense: int = 50) -> GraphChartAdapter:
-    charts = tuple(chart_of(*each) for each in charted.general.charts)
+    charts = charts_of(charted.general)
     return GraphChartAdapter(charted.general, charts, str, may_repeat=True, most_dense=most_dense)
 
 

@@ -14,7 +14,7 @@ from pymc_rmhmc.approximation import emulation
 from pymc_rmhmc.dynamics.hamiltonian import GaussianHamiltonian
 from pymc_rmhmc.dynamics.integrators import SurrogateFlow
 from pymc_rmhmc.graph_chart.affine_map import from_flat, to_flat
-from pymc_rmhmc.graph_chart.constants import chart_of
+from pymc_rmhmc.graph_chart.constants import charts_of
 from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.kernels.kernel import Cycle, Sometimes, Transition, merge
@@ -59,7 +59,7 @@ def posterior(count: int, seed: int = 0) -> np.ndarray:
 
 
 def adapter_of(general) -> EmulatingAdapter:
-    charts = tuple(chart_of(*each) for each in general.charts)
+    charts = charts_of(general)
     return EmulatingAdapter(general, charts, str, may_repeat=True, may_lengthen=False, most_dense=50)
 
 

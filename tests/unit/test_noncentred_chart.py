@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 import pytest
 
 from pymc_rmhmc.graph_chart.affine_map import identity_map
-from pymc_rmhmc.graph_chart.constants import chart_of
+from pymc_rmhmc.graph_chart.constants import charts_of
 from pymc_rmhmc.model.general.chart import ChartedNoise, ChartedRowsNoise
 from pymc_rmhmc.model.general.noncentred import NonCentredReader
 from pymc_rmhmc.tuning.graph_chart import ChartTuning, GraphChartAdapter
@@ -153,7 +153,7 @@ class Pair:
         return z, other
 
     def adapter(self, charted: Charted) -> GraphChartAdapter:
-        charts = tuple(chart_of(*each) for each in charted.general.charts)
+        charts = charts_of(charted.general)
         return GraphChartAdapter(charted.general, charts, str, may_repeat=False, most_dense=0)
 
 
@@ -193,7 +193,7 @@ def test_the_way_in_leads_to_where_the_map_began(pair):
     charted = pair.noncentred
     z = charted.point(2)
     x = charted.at(z)[2]
-    entered = pair.adapter(charted).charted_point(ChartTuning(charted.chart, identity_map(np.zeros(charted.d))), x)
+    entered = pair.adapter(charted).charted_point(ChartTuning(charted.filled, identity_map(np.zeros(charted.d))), x)
     np.testing.assert_allclose(entered, z, rtol=1e-9, atol=1e-9)
 
 

@@ -15,6 +15,7 @@ from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 from pymc_rmhmc.latent.charts import MarginalChart
 from pymc_rmhmc.model.general.density import GeneralModel
+from pymc_rmhmc.model.general.roots import N_SHAPE
 from tests.unit.general_toys import directions, matrix_of
 from tests.unit.test_general_chart import by_python, derivative
 
@@ -68,7 +69,9 @@ class Case:
         self.general = GeneralModel(model, model.free_RVs, point)
         self.general.bind(point)
         rng, n = np.random.default_rng(2), self.general.n_constants
-        constants = np.concatenate((rng.exponential(1.0, n // 2), rng.standard_normal(n - n // 2)))
+        n_shapes = N_SHAPE * self.general.roots.size
+        of_children = rng.exponential(1.0, (n - n_shapes) // 2), rng.standard_normal((n - n_shapes) // 2)
+        constants = np.concatenate((*of_children, 0.3 * rng.standard_normal(n_shapes)))
         self.target = ValueTarget(self.general.value, constants, make(self.general.size))
         self.points = 0.8 * rng.standard_normal((6, self.general.size))
 
@@ -83,8 +86,8 @@ def case(request, without_compiling) -> Case:
 
 
 def test_the_chart_of_a_hierarchy_moves_its_children():
-    assert Case(of_parents(), linear).general.n_constants == 6
-    assert Case(of_scales(), linear).general.n_constants == 0
+    assert Case(of_parents(), linear).general.n_constants == 6 + 2 * N_SHAPE
+    assert Case(of_scales(), linear).general.n_constants == 3 * N_SHAPE
 
 
 def test_what_the_density_is_beyond_a_standard_normal(case):

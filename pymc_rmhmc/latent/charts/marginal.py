@@ -14,6 +14,7 @@ Jones and Pewsey (2009), Sinh-arcsinh distributions, section 2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,8 +26,8 @@ from pymc_rmhmc.linalg.cholesky import solve_lower
 from pymc_rmhmc.linalg.compiled.compilation import compiled
 
 __all__ = [
-    "MarginalChart", "PlacedHyperparameters", "fit_marginals", "fit_parameters", "place_hyperparameters",
-    "sinh_arcsinh_inverse",
+    "MarginalChart", "PlacedHyperparameters", "Shapes", "fit_marginals", "fit_parameters", "fit_shapes",
+    "place_hyperparameters", "sinh_arcsinh_inverse",
 ]  # fmt: skip
 
 type Array = NDArray[np.float64]
@@ -67,6 +68,28 @@ class PlacedHyperparameters:
     slope: Array  # (d,): ``∂θ_j/∂y_j``
     log_volume: float  # ``Σ log ∂θ_j/∂y_j``; the linear map's constant is left out
     log_volume_slope: Array  # (d,): its derivative by y
+
+
+class Shapes(NamedTuple):
+    """The normalising map of each of d values: ``location + spread sinh((asinh y + skewness) / tail)``."""
+
+    # (d,) each; spread and tail are positive.
+    location: Array
+    spread: Array
+    skewness: Array
+    tail: Array
+
+    def flattened(self, values: Array) -> Array:
+        """Return the y (..., d) of values."""
+        return sinh_arcsinh_inverse((values - self.location) / self.spread, self.skewness, self.tail)
+
+    def gain(self, draws: Array) -> Array:
+        """Return how much likelier the maps make each value's draws (N, d) than a normal does, in log density (d,)."""
+        x = (draws - self.location) / self.spread
+        w = self.tail * np.arcsinh(x) - self.skewness
+        slope = np.logaddexp(w, -w) - math.log(2.0) + np.log(self.tail / self.spread) - 0.5 * np.log1p(x * x)
+        found: Array = np.sum(slope - 0.5 * np.sinh(w) ** 2 + 0.5 + np.log(draws.std(axis=0)), axis=0)
+        return found
 
 
 class MarginalChart(NamedTuple):
@@ -128,20 +151,25 @@ def fit_marginals(draws: Array) -> MarginalChart | None:
     count, size = draws.shape
     if count < 2 or not size or not (np.ptp(draws, axis=0) > 0.0).all():
         return None
-    middle, width = draws.mean(axis=0), draws.std(axis=0)
-    scaled = (draws - middle) / width
-    start = np.zeros((4, size))
-    bounds = [(-BOUND, BOUND)] * (4 * size)
-    fitted = optimize.minimize(_deviance, start.ravel(), (scaled,), "L-BFGS-B", jac=True, bounds=bounds).x
-    location, log_spread, skewness, log_tail = fitted.reshape(4, size)
-    spread, tail = np.exp(log_spread), np.exp(log_tail)
-    y = sinh_arcsinh_inverse((scaled - location) / spread, skewness, tail)
+    shape = fit_shapes(draws)
+    y = shape.flattened(draws)
     weight = count / (count + PRIOR_DRAWS + size)
     covariance = np.atleast_2d(np.cov(y.T))
     variances = np.diag(covariance)
     covariance = weight * covariance + (1.0 - weight) * np.diag(variances)
     factor = np.linalg.cholesky(covariance)
-    return MarginalChart(y.mean(axis=0), factor, middle + width * location, width * spread, skewness, tail)
+    return MarginalChart(y.mean(axis=0), factor, *shape)
+
+
+def fit_shapes(draws: Array) -> Shapes:
+    """Fit the map of each of some values to draws of it (N, d) by maximum likelihood; every value has moved."""
+    middle, width = draws.mean(axis=0), draws.std(axis=0)
+    scaled = (draws - middle) / width
+    start = np.zeros(4 * middle.size)
+    bounds = [(-BOUND, BOUND)] * start.size
+    fitted = optimize.minimize(_deviance, start, (scaled,), "L-BFGS-B", jac=True, bounds=bounds).x
+    location, log_spread, skewness, log_tail = fitted.reshape(4, -1)
+    return Shapes(middle + width * location, width * np.exp(log_spread), skewness, np.exp(log_tail))
 
 
 def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -20,6 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_rmhmc.errors import ConfigurationError, UnsupportedModelError, listed
 from pymc_rmhmc.model.general.chart import Charted, charted_variables, place
 from pymc_rmhmc.model.general.cost import gradient_seconds, is_expensive
+from pymc_rmhmc.model.general.roots import MOST_SHAPED, N_SHAPE, place_roots, root_places
 from pymc_rmhmc.model.graph.graphs import NO_DERIVATIVE, no_derivative_in_words, replaced
 from pymc_rmhmc.model.graph.stable import stable
 from pymc_rmhmc.model.hyperparameters import GraphFunction, Hyperparameters, joined
@@ -142,8 +144,11 @@ class GeneralModel(PackedModel):
         whether it is the noise of effects in non-centred form.
     angles : (int array, array)
         Which values stand for points on a circle, and after how much each comes back to the same point.
+    roots, ratios : int array
+        Where values are that no other moves, and whose marginals the chart makes normal; and pairs of these (r, 2), of
+        which the first moves relative to the second.
     n_constants : int
-        Of all charts together.
+        Of all charts together: of each charted variable, and then of the roots.
     density, value : GraphFunction
         ``(z, constants) -> (log density of z, [gradient (d,), x (d,), log-Jacobian])``, and the same without gradient.
     scores : GraphFunction or None
@@ -166,7 +171,9 @@ class GeneralModel(PackedModel):
         self.charts = tuple(
             (_places(p, each), each.n_columns, each.is_noise) for p, each in zip(parts, self.charted, strict=True)
         )
-        self.n_constants = sum(each.n_constants for each in self.charted)
+        held = [(ranges[v], model.rvs_to_transforms[v]) for v in _roots(self, reading)]
+        self.roots, self.ratios = root_places(held)
+        self.n_constants = sum(each.n_constants for each in self.charted) + N_SHAPE * self.roots.size
         self.density, self.value = _density(self, reading)
         self.scores = _scores(self, reading) if parts else None
         self.functions = (self.density, self.value, *([] if self.scores is None else [self.scores]))
@@ -203,6 +210,13 @@ class GeneralModel(PackedModel):
         return self.__dict__ | {"charted": []}
 
 
+def _roots(general: GeneralModel, reading: GraphReading) -> list[TensorVariable]:
+    """List the variables that no other moves and whose marginals the chart makes normal: few values, on the line."""
+    placed = {each.variable for each in general.charted}
+    sizes = {v: math.prod(reading.shapes[v]) for v in general.variables.variables if v not in placed}
+    return [v for v, size in sizes.items() if 0 < size <= MOST_SHAPED and v not in reading.periods]
+
+
 def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
     """Return where a charted variable's elements are in x, in the order of its chart."""
     return np.ravel(charted.by_rows(np.arange(part.start, part.stop).reshape(charted.shape)))
@@ -211,12 +225,16 @@ def _places(part: slice, charted: Charted) -> NDArray[np.int64]:
 def _density(general: GeneralModel, reading: GraphReading) -> tuple[GraphFunction, GraphFunction]:
     """Build the log density of the chart's coordinates, values and log-Jacobian: with the gradient, and without."""
     model, variables, constants = reading.model, general.variables, pt.dvector("constants")
-    placed = place(general.charted, variables.parts, constants)
+    n, roots = N_SHAPE * general.roots.size, [model.rvs_to_values[v] for v in _roots(general, reading)]
+    own = constants[general.n_constants - n :]
+    moved, log_slope = place_roots({value: variables.parts[value] for value in roots}, general.ratios, own)
+    placed = place(general.charted, {**variables.parts, **moved}, constants)
+    log_jacobian = placed.log_jacobian + log_slope
     terms = [term.sum() for v, term in reading.terms.items() if v not in placed.own]
     rest = replaced(terms, placed.values)
-    total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), placed.log_jacobian, pt.zeros(()))
+    total = pt.add(*(t.astype("float64") for t in (*rest, *placed.own.values())), log_jacobian, pt.zeros(()))
     placed_at = [placed.values[model.rvs_to_values[v]] for v in variables.variables]
-    placed_at.append(placed.log_jacobian + placed.scales)
+    placed_at.append(log_jacobian + placed.scales)
     slopes = gradient_of(total, list(variables.parts.values()))
     vectors = (joined([*slopes, *placed_at]), joined(placed_at))
     with_gradient, alone = (
