@@ -312,9 +312,8 @@ def test_a_variable_of_constant_parents_is_left_alone():
     assert (charted.general.places.size, charted.general.scores) == (0, None)
     z = charted.point(0)
     value, _, x, log_jacobian = charted.at(z)
-    np.testing.assert_allclose(x, z, rtol=1e-14)
-    assert log_jacobian == pytest.approx(0.0, abs=1e-14)
-    assert value == pytest.approx(float(model.compile_logp()({"x": z})))
+    np.testing.assert_array_equal(x, z)
+    assert (log_jacobian, value) == (0.0, pytest.approx(float(model.compile_logp()({"x": z}))))
 
 
 def test_a_large_w_is_the_centred_form():
@@ -365,7 +364,7 @@ def test_a_density_near_a_scale_of_zero_keeps_its_digits():
     charted = Charted(model, chart=np.zeros(4))
     z = np.array([-460.0, 0.6, -1.1])
     value, gradient, x, log_jacobian = charted.at(z)
-    np.testing.assert_allclose(x, [-460.0, 1.0, 1.0], rtol=1e-15)
+    np.testing.assert_array_equal(x, [-460.0, 1.0, 1.0])
     normal = -0.5 * (z[1:] ** 2).sum() - np.log(2.0 * np.pi)
     assert value == pytest.approx(-0.5 * 2.3**2 - np.log(200.0) - 0.5 * np.log(2.0 * np.pi) + normal, rel=1e-7)
     np.testing.assert_allclose(gradient, [2.3 / 200.0, -0.6, 1.1], rtol=1e-12)

@@ -22,16 +22,17 @@ def charted(without_compiling) -> Charted:  # noqa: F811
         chol, *_ = pm.LKJCholeskyCov("chol", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0, shape=3))
         level = pm.Normal("level", 0.3, 1.2, shape=(2, 1))
         pm.VonMises("turn", 0.2, 1.5)
+        flat = pm.Flat("flat")
         many = pm.Normal("many", 0.0, 1.0, shape=MOST_SHAPED + 1)
         child = pm.Normal("child", level.sum(), scale, shape=2)
-        pm.Normal("y", chol.sum() + child.sum() + 0.1 * many.sum(), 0.7, observed=0.4)
+        pm.Normal("y", chol.sum() + child.sum() + 0.1 * many.sum() + flat, 0.7, observed=0.4)
     found = Charted(model)
     n_shapes = N_SHAPE * found.general.roots.size
     found.chart[-n_shapes:] = 0.4 * np.random.default_rng(5).standard_normal(n_shapes)
     return found
 
 
-def test_roots_are_what_nothing_moves_few_values_and_no_angles(charted):
+def test_roots_are_few_values_of_a_proper_prior_that_nothing_moves_and_no_angles(charted):
     variables = charted.general.variables
     parts = zip(variables.names, variables.slices, strict=True)
     names = np.concatenate([[name] * (part.stop - part.start) for name, part in parts])

@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.distributions.transforms import ChainedTransform, CircularTransform
 from pytensor.compile.mode import Mode
@@ -211,10 +212,14 @@ class GeneralModel(PackedModel):
 
 
 def _roots(general: GeneralModel, reading: GraphReading) -> list[TensorVariable]:
-    """List the variables that no other moves and whose marginals the chart makes normal: few values, on the line."""
-    placed = {each.variable for each in general.charted}
-    sizes = {v: math.prod(reading.shapes[v]) for v in general.variables.variables if v not in placed}
-    return [v for v, size in sizes.items() if 0 < size <= MOST_SHAPED and v not in reading.periods]
+    """List the variables that no other moves and whose marginals the chart makes normal: few values, on the line.
+
+    An improper prior may leave no distribution at all. A chain that runs away is then told by its steps, which a shape
+    would stretch.
+    """
+    others = {each.variable for each in general.charted} | set(reading.periods)
+    sizes = {v: math.prod(reading.shapes[v]) for v in general.variables.variables if v not in others}
+    return [v for v, n in sizes.items() if 0 < n <= MOST_SHAPED and not isinstance(v.owner.op, FlatRV | HalfFlatRV)]
 
 
 def _places(part: slice, charted: Charted) -> NDArray[np.int64]:

@@ -68,8 +68,11 @@ def place_roots(
     location, log_spread, skewness, log_tail = (constants[i * z.size : (i + 1) * z.size] for i in range(N_SHAPE))
     angle = (pt.arcsinh(z) + skewness) * pt.exp(-log_tail)
     log_cosh = pt.softplus(2.0 * angle) - angle - math.log(2.0)
-    log_slope = (log_spread + log_cosh - log_tail - 0.5 * pt.log1p(z * z)).sum()
-    moved = location + pt.exp(log_spread) * pt.sinh(angle)
+    # Without a shape z is x to the last bit, and its volume has no gradient: a density that does not depend on a value
+    # is told by that.
+    is_shaped = pt.neq(pt.abs(log_spread) + pt.abs(skewness) + pt.abs(log_tail) + pt.abs(location), 0.0)
+    log_slopes = pt.switch(is_shaped, log_spread + log_cosh - log_tail - 0.5 * pt.log1p(z * z), 0.0)
+    moved, log_slope = pt.switch(is_shaped, location + pt.exp(log_spread) * pt.sinh(angle), z), log_slopes.sum()
     if len(ratios):
         own, by = ratios.T
         moved, log_slope = pt.set_subtensor(moved[own], moved[own] * pt.exp(moved[by])), log_slope + moved[by].sum()
