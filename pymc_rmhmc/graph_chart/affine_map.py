@@ -12,7 +12,10 @@ from scipy import linalg
 from pymc_rmhmc.graph_chart.constants import NO_ANGLES, Angles
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
 
-__all__ = ["diagonal_map", "fit_flat_map", "from_flat", "identity_map", "log_volume", "map_of_gradient", "to_flat"]
+__all__ = [
+    "diagonal_map", "distance_from_normal", "fit_flat_map", "from_flat", "identity_map", "log_volume",
+    "map_of_gradient", "to_flat",
+]  # fmt: skip
 
 type Array = NDArray[np.float64]
 
@@ -96,6 +99,20 @@ def log_volume(flat: FlatMap) -> float:
     """Return ``log |det S|``."""
     elsewhere = np.delete(flat.spread, flat.dense)
     return float(np.log(elsewhere).sum() + np.log(flat.factor.diagonal()).sum() + np.log1p(flat.stretches).sum())
+
+
+def distance_from_normal(flat: FlatMap, positions: Array, slopes: Array) -> float:
+    """Return how far draws of z (t, d) are from standard normal in a map: the Fisher divergence of their gradients.
+
+    It is the mean square of what their gradients (t, d) have beyond those of a standard normal, which is what a
+    trajectory's error comes from. Free coordinates have no Gaussian part.
+    """
+    pulled = flat.spread * slopes
+    pulled[:, flat.dense] = slopes[:, flat.dense] @ flat.factor
+    pulled += ((pulled @ flat.directions.T) * flat.stretches) @ flat.directions
+    beyond = pulled + np.array([to_flat(flat, z) for z in positions])
+    beyond[:, flat.free] = 0.0
+    return float((beyond**2).sum(axis=1).mean())
 
 
 def diagonal_map(centre: Array, spread: Array, free: NDArray[np.int64] = NO_ANGLES.places) -> FlatMap:

@@ -131,9 +131,9 @@ class RootChart:
         self.n_constants = 4 * places.size
 
     def fit(self, values: Array, scores: Array, own: Array, moments: Array) -> Array:
-        """Fit the maps, where draws are enough to tell a shape from a normal; else a value stays as it is."""
+        """Fit the maps, where draws are enough to tell a shape from a normal; else a value has no shape."""
         found, relative = np.zeros((4, self.places.size)), self._relative(values)
-        moved = np.ptp(relative, axis=0) > 0.0
+        moved = np.isfinite(relative).all(axis=0) & (relative != relative[0]).any(axis=0)
         if len(values) >= FEWEST_SHAPED and moved.any():
             shapes = fit_shapes(relative[:, moved])
             constants = np.stack([shapes.location, np.log(shapes.spread), shapes.skewness, np.log(shapes.tail)])
@@ -148,7 +148,8 @@ class RootChart:
     def _relative(self, values: Array) -> Array:
         """Return values (t, m), of which some are relative to others."""
         found, (own, by) = values.copy(), self._ratios.T
-        found[:, own] /= np.exp(values[:, by])
+        with np.errstate(all="ignore"):  # where a scale is 0
+            found[:, own] /= np.exp(values[:, by])
         return found
 
 

@@ -84,7 +84,7 @@ class GeneralTarget:
 
     `function`: ``(z, chart, *rest) -> (log density, [gradient, x, log-Jacobian])``, compiled by Numba.
     `rest`: what it takes after z and the chart's constants.
-    `chart` (2 m,): the constants.
+    `chart` (n,): the constants.
     `flat`: C and S.
     """
 

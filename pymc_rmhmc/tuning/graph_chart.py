@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pymc_rmhmc.approximation.emulation import FEWEST_DRAWS, emulate
 from pymc_rmhmc.errors import ConfigurationError, unread_in_words
-from pymc_rmhmc.graph_chart.affine_map import fit_flat_map, identity_map, to_flat
+from pymc_rmhmc.graph_chart.affine_map import distance_from_normal, fit_flat_map, identity_map, to_flat
 from pymc_rmhmc.graph_chart.constants import NO_ANGLES, Angles, VariableChart
 from pymc_rmhmc.graph_chart.graph_target import ValueTarget
 from pymc_rmhmc.graph_chart.path_loops import FlatMap
@@ -144,11 +144,20 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
         if self.angles.places.size:
             draws = self.angles.wrapped(draws, self.angles.centre(draws))
         scores, moments, own = self._all_scores(draws)
-        if self.charts:
-            found.chart = self._fitted_chart(draws, scores, own, moments)
-        positions = self.charted(found.chart, draws, moments)
-        self._fit_map(found, positions)
+        fitted = self._fitted_chart(draws, scores, own, moments) if self.charts else found.chart
+        plain, best = self._without_shapes(fitted), np.inf
+        # Shapes of values one by one may bend a ridge that is straight without them.
+        for chart in [plain] if np.array_equal(plain, fitted) else [plain, fitted]:
+            z = self.charted(chart, draws, moments)
+            flat, distance = self._fitted_map(chart, z)
+            if chart is plain or distance < best:
+                found.chart, found.flat, positions, best = chart, tuple(flat or found.flat), z, distance
         return positions
+
+    def _without_shapes(self, constants: Array) -> Array:
+        """Return constants of the chart in which roots have no shape."""
+        stay = [np.full(chart.n_constants, chart.n_scores > 0) for chart in self.charts]
+        return np.where(np.concatenate([np.empty(0, bool), *stay]), constants, 0.0)
 
     def scored(self, values: Array) -> tuple[Array, Array]:
         """Return scores and moments of the charted elements at each of some values (t, d)."""
@@ -199,15 +208,20 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
             start, moment = start + chart.n_scores, moment + chart.n_moments
         return np.concatenate(found)
 
-    def _fit_map(self, found: ChartTuning, positions: Array) -> None:
-        """Fit the map to flat coordinates to draws of z and their gradients in the chart as it is now."""
+    def _fitted_map(self, chart: Array, positions: Array) -> tuple[FlatMap | None, float]:
+        """Fit the map to flat coordinates to draws of z and their gradients in a chart.
+
+        Return it with the draws' distance from normal in it, or None and infinity where the draws give none.
+        """
         function, d = self.general.density, self.general.size
-        slopes = np.array([function(np.ascontiguousarray(z), found.chart)[1][:d] for z in positions])
+        slopes = np.array([function(np.ascontiguousarray(z), chart)[1][:d] for z in positions])
         good = np.isfinite(slopes).all(axis=1) & np.isfinite(positions).all(axis=1)
-        if good.sum() >= 2:
-            self._check_read(slopes[good])
-            fitted = fit_flat_map(positions[good], slopes[good], self._dense(), self.angles)
-            found.flat = tuple(fitted or found.flat)
+        if good.sum() < 2:
+            return None, np.inf
+        self._check_read(slopes[good])
+        fitted = fit_flat_map(positions[good], slopes[good], self._dense(), self.angles)
+        distance = np.inf if fitted is None else distance_from_normal(fitted, positions[good], slopes[good])
+        return fitted, distance
 
     def _check_read(self, slopes: Array) -> None:
         """Raise for a value that the density does not depend on: it has no distribution, unless on a circle."""

@@ -1897,6 +1897,22 @@ GRAPH_CHART = [
         "unit/test_roots.py::test_the_way_in_leads_to_where_the_map_began",
     ),
     Mutant(
+        "shapes-kept-whatever-they-bend",
+        "a hierarchy whose levels lie on a narrow ridge hardly moves: shapes of single values bend the ridge",
+        "GraphChartAdapter.fit",
+        "if chart is plain or distance < best:",
+        "if chart is plain or distance < np.inf:",
+        "unit/test_roots.py::test_shapes_that_would_bend_a_ridge_are_left[True]",
+    ),
+    Mutant(
+        "distance-without-the-pull",
+        "shapes are judged by where draws lie, not by their gradients",
+        "distance_from_normal",
+        "beyond = pulled + np.array(",
+        "beyond = 0.0 * pulled + np.array(",
+        "unit/test_roots.py::test_shapes_that_would_bend_a_ridge_are_left[True]",
+    ),
+    Mutant(
         "shapes-learnt-of-noise",
         "normal hyperparameters get shapes that chance drew, and steps are less exact",
         "RootChart.fit",
@@ -1941,8 +1957,8 @@ GRAPH_CHART = [
         "map-of-the-chart-before",
         "after each refit the map belongs to coordinates that are no longer used: short steps, and nothing says why",
         "GraphChartAdapter.fit",
-        "positions = self.charted(found.chart, draws, moments)",
-        "positions = self.charted(self.initial().chart, draws, moments)",
+        "z = self.charted(chart, draws, moments)",
+        "z = self.charted(self.initial().chart, draws, moments)",
         "unit/test_graph_chart.py::test_the_map_is_fitted_in_the_chart_of_the_same_refit",
     ),
     Mutant(

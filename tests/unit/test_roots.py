@@ -9,6 +9,7 @@ from scipy import stats
 
 from pymc_rmhmc.graph_chart.constants import FEWEST_SHAPED, RootChart
 from pymc_rmhmc.model.general.roots import MOST_SHAPED, N_SHAPE
+from pymc_rmhmc.tuning.graph_chart import GraphChartAdapter
 from tests.unit.test_general_chart import Charted, derivative, without_compiling  # noqa: F401
 
 NO_RATIOS = np.empty((0, 2), np.int64)
@@ -21,18 +22,18 @@ def charted(without_compiling) -> Charted:  # noqa: F811
         scale = pm.HalfNormal("scale", 1.5)
         chol, *_ = pm.LKJCholeskyCov("chol", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0, shape=3))
         level = pm.Normal("level", 0.3, 1.2, shape=(2, 1))
-        pm.VonMises("turn", 0.2, 1.5)
-        flat = pm.Flat("flat")
+        turn, flat, slope = pm.VonMises("turn", 0.2, 1.5), pm.Flat("flat"), pm.Normal("slope")
         many = pm.Normal("many", 0.0, 1.0, shape=MOST_SHAPED + 1)
-        child = pm.Normal("child", level.sum(), scale, shape=2)
-        pm.Normal("y", chol.sum() + child.sum() + 0.1 * many.sum() + flat, 0.7, observed=0.4)
-    found = Charted(model)
-    n_shapes = N_SHAPE * found.general.roots.size
-    found.chart[-n_shapes:] = 0.4 * np.random.default_rng(5).standard_normal(n_shapes)
+        child = pm.Normal("child", level.sum() + pm.math.sin(turn) + flat + 0.1 * many.sum(), scale, shape=2)
+        rows = pm.MvNormal("rows", np.zeros(3), chol=chol, shape=(2, 3))
+        pm.Normal("y", rows.sum() + child.sum() + slope, 0.7, observed=0.4)
+    found = Charted(model, chart=np.empty(0))
+    shapes = 0.4 * np.random.default_rng(5).standard_normal(N_SHAPE * found.general.roots.size)
+    found.chart = np.append(np.zeros(found.general.n_constants - shapes.size), shapes)
     return found
 
 
-def test_roots_are_few_values_of_a_proper_prior_that_nothing_moves_and_no_angles(charted):
+def test_roots_move_others_and_are_few_values_of_a_proper_prior_and_no_angles(charted):
     variables = charted.general.variables
     parts = zip(variables.names, variables.slices, strict=True)
     names = np.concatenate([[name] * (part.stop - part.start) for name, part in parts])
@@ -95,3 +96,51 @@ def test_shapes_are_of_what_is_left_of_a_ratio():
     constants = together.fit(draws, nothing, nothing, nothing)
     assert not constants.any()
     np.testing.assert_allclose(together.standardised(draws, nothing, constants)[:, 0], ratio, rtol=1e-12)
+
+
+class OneScale:
+    """Four values that the chart leaves alone but for their shapes: a slope's tail, and three Student t values or more.
+
+    With a ridge the last is all but the sum of those before it: straight only without shapes.
+    """
+
+    size, scores, places, gradient_seconds = 4, None, np.empty(0, np.int64), 1e-6
+    n_constants = 4 * N_SHAPE
+
+    def __init__(self, has_ridge: bool) -> None:
+        self._has_ridge = has_ridge
+
+    def log_density(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Of the logarithm of an exponential value, two Student t values, and a Normal one around 0 or their sum."""
+        width, centre = (0.01, x[1] + x[2]) if self._has_ridge else (1.0, 0.0)
+        gap = (x[3] - centre) / width
+        slope = np.array([1.0 - np.exp(x[0]), *(-1.25 * x[1:3] / (1.0 + x[1:3] ** 2 / 4.0)), -gap / width])
+        slope[1:3] += self._has_ridge * gap / width
+        return x[0] - np.exp(x[0]) - 2.5 * np.log1p(x[1:3] ** 2 / 4.0).sum() - 0.5 * gap**2, slope
+
+    def density(self, z: np.ndarray, constants: np.ndarray) -> tuple[float, np.ndarray]:
+        """In the chart."""
+        place, log_spread, skewness, log_tail = constants.reshape(N_SHAPE, 4)
+        a, root = (np.arcsinh(z) + skewness) * np.exp(-log_tail), np.sqrt(1.0 + z**2)
+        x, stretch = place + np.exp(log_spread) * np.sinh(a), np.exp(log_spread - log_tail) * np.cosh(a) / root
+        value, slope = self.log_density(x)
+        of_stretch = np.tanh(a) * np.exp(-log_tail) / root - z / root**2
+        return value + np.log(stretch).sum(), np.concatenate([slope * stretch + of_stretch, x, [0.0]])
+
+    def draws(self, count: int) -> np.ndarray:
+        """Of the posterior."""
+        rng = np.random.default_rng(4)
+        before = [np.log(rng.exponential(1.0, count)), *rng.standard_t(4.0, (2, count))]
+        noise = rng.standard_normal(count)
+        return np.column_stack([*before, before[1] + before[2] + 0.01 * noise if self._has_ridge else noise])
+
+
+@pytest.mark.parametrize("has_ridge", [False, True])
+def test_shapes_that_would_bend_a_ridge_are_left(has_ridge):
+    model = OneScale(has_ridge)
+    adapter = GraphChartAdapter(model, (RootChart(np.arange(4), NO_RATIOS),), str, may_repeat=False, most_dense=50)
+    tuned, draws = adapter.initial(), model.draws(300)
+    assert adapter._fitted_chart(draws, *3 * (np.empty((300, 0)),)).any()
+    z = adapter.fit(tuned, draws)
+    assert tuned.chart.any() != has_ridge
+    np.testing.assert_allclose(model.density(z[7], tuned.chart)[1][4:8], draws[7], rtol=1e-9)

@@ -87,7 +87,7 @@ def case(request, without_compiling) -> Case:
 
 def test_the_chart_of_a_hierarchy_moves_its_children():
     assert Case(of_parents(), linear).general.n_constants == 6 + 2 * N_SHAPE
-    assert Case(of_scales(), linear).general.n_constants == 3 * N_SHAPE
+    assert Case(of_scales(), linear).general.n_constants == 0
 
 
 def test_what_the_density_is_beyond_a_standard_normal(case):

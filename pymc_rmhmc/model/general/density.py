@@ -146,8 +146,8 @@ class GeneralModel(PackedModel):
     angles : (int array, array)
         Which values stand for points on a circle, and after how much each comes back to the same point.
     roots, ratios : int array
-        Where values are that no other moves, and whose marginals the chart makes normal; and pairs of these (r, 2), of
-        which the first moves relative to the second.
+        Where values are that move others and that none moves, and whose marginals the chart makes normal; and pairs of
+        these (r, 2), of which the first moves relative to the second.
     n_constants : int
         Of all charts together: of each charted variable, and then of the roots.
     density, value : GraphFunction
@@ -212,14 +212,20 @@ class GeneralModel(PackedModel):
 
 
 def _roots(general: GeneralModel, reading: GraphReading) -> list[TensorVariable]:
-    """List the variables that no other moves and whose marginals the chart makes normal: few values, on the line.
+    """List the variables that move others, that none moves, and whose marginals the chart makes normal.
 
-    An improper prior may leave no distribution at all. A chain that runs away is then told by its steps, which a shape
-    would stretch.
+    They are few values on the line. An improper prior may leave no distribution at all. A chain that runs away is then
+    told by its steps, which a shape would stretch.
     """
+    movers = {name for each in general.charted for name in each.parents}
     others = {each.variable for each in general.charted} | set(reading.periods)
-    sizes = {v: math.prod(reading.shapes[v]) for v in general.variables.variables if v not in others}
-    return [v for v, n in sizes.items() if 0 < n <= MOST_SHAPED and not isinstance(v.owner.op, FlatRV | HalfFlatRV)]
+    found = []
+    for variable in general.variables.variables:
+        is_mover = str(variable.name).removesuffix("_rotated_") in movers and variable not in others
+        is_improper = isinstance(variable.owner.op, FlatRV | HalfFlatRV)
+        if is_mover and not is_improper and 0 < math.prod(reading.shapes[variable]) <= MOST_SHAPED:
+            found.append(variable)
+    return found
 
 
 def _places(part: slice, charted: Charted) -> NDArray[np.int64]:

@@ -1,13 +1,13 @@
-"""The roots of a model in its flat chart: variables that no other moves, each value in a map that makes it normal.
+"""The roots of a model in its flat chart: variables that move others, which none moves, in maps that make them normal.
 
     x = location + spread sinh((asinh z + skewness) / tail)
 
-is Jones and Pewsey's (2009) map, as for the hyperparameters of latent values (`pymc_rmhmc.latent.charts.marginal`): a
-scale of which the data say only that it is small has a slope on one side, along which a trajectory would come back as
-late as it went far. Where all constants are 0, z is x.
+is Jones and Pewsey's (2009) map of each value, as for the hyperparameters of latent values
+(`pymc_rmhmc.latent.charts.marginal`): a scale of which the data say only that it is small has a slope on one side,
+along which a trajectory would come back as late as it went far. Where all constants of a value are 0, it has no shape.
 
 Of a covariance in PyMC's form, its Cholesky factor L with logarithms on the diagonal, what stands beside a diagonal
-element is taken relative to it, as ``L_ij / L_ii``: where a scale is small, so is its whole row.
+element is relative to it, as ``L_ij / L_ii``, with or without a shape: where a scale is small, so is its whole row.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def place_roots(
     location, log_spread, skewness, log_tail = (constants[i * z.size : (i + 1) * z.size] for i in range(N_SHAPE))
     angle = (pt.arcsinh(z) + skewness) * pt.exp(-log_tail)
     log_cosh = pt.softplus(2.0 * angle) - angle - math.log(2.0)
-    # Without a shape z is x to the last bit, and its volume has no gradient: a density that does not depend on a value
-    # is told by that.
+    # Without a shape the map is the identity to the last bit, and its volume has no gradient: a density that does not
+    # depend on a value is told by that.
     is_shaped = pt.neq(pt.abs(log_spread) + pt.abs(skewness) + pt.abs(log_tail) + pt.abs(location), 0.0)
     log_slopes = pt.switch(is_shaped, log_spread + log_cosh - log_tail - 0.5 * pt.log1p(z * z), 0.0)
     moved, log_slope = pt.switch(is_shaped, location + pt.exp(log_spread) * pt.sinh(angle), z), log_slopes.sum()
