@@ -1905,14 +1905,6 @@ GRAPH_CHART = [
         "unit/test_roots.py::test_shapes_that_would_bend_a_ridge_are_left[True]",
     ),
     Mutant(
-        "distance-without-the-pull",
-        "shapes are judged by where draws lie, not by their gradients",
-        "distance_from_normal",
-        "beyond = pulled + np.array(",
-        "beyond = 0.0 * pulled + np.array(",
-        "unit/test_roots.py::test_shapes_that_would_bend_a_ridge_are_left[True]",
-    ),
-    Mutant(
         "shapes-learnt-of-noise",
         "normal hyperparameters get shapes that chance drew, and steps are less exact",
         "RootChart.fit",
