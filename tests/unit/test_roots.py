@@ -99,9 +99,9 @@ def test_shapes_are_of_what_is_left_of_a_ratio():
 
 
 class OneScale:
-    """Four values that the chart leaves alone but for their shapes: a slope's tail, and three Student t values or more.
+    """Four values that the chart leaves alone but for their shapes: one with a slope, two Student t, and a Normal one.
 
-    With a ridge the last is all but the sum of those before it: straight only without shapes.
+    With a ridge the last is all but the sum of the two before it: straight only without shapes.
     """
 
     size, scores, places, gradient_seconds = 4, None, np.empty(0, np.int64), 1e-6
