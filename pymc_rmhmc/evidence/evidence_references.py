@@ -234,19 +234,11 @@ class GraphReferences:
         adapter, tuned = self._density.adapter, replace(self._tuned)
         z = adapter.fit(tuned, values)
         good = np.isfinite(z).all(axis=1)
-        tuned.flat = tuple(moment_map(z[good], self._dense(), widening(z.shape[1])))
+        tuned.flat = tuple(moment_map(z[good], adapter.dense_places(), widening(z.shape[1])))
         return self._reference(tuned)
 
     def _reference(self, tuned: ChartTuning) -> ResidualReference:
         return self._density.exact_coordinates(tuned).reference()
-
-    def _dense(self) -> NDArray[np.int64]:
-        """Choose the coordinates that share a dense block: all, or those that no chart moves, if they are few."""
-        most, general = self._density.adapter.most_dense, self._density.model
-        found: NDArray[np.int64] = np.arange(general.size)
-        if found.size > most:
-            found = np.setdiff1d(found, general.places)
-        return found if found.size <= most else np.empty(0, np.int64)
 
 
 class JointReferences:

@@ -219,7 +219,7 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
         if good.sum() < 2:
             return None, np.inf
         self._check_read(slopes[good])
-        fitted = fit_flat_map(positions[good], slopes[good], self._dense(), self.angles)
+        fitted = fit_flat_map(positions[good], slopes[good], self.dense_places(), self.angles)
         distance = np.inf if fitted is None else distance_from_normal(fitted, positions[good], slopes[good])
         return fitted, distance
 
@@ -249,7 +249,7 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
 
         return moved
 
-    def _dense(self) -> NDArray[np.int64]:
+    def dense_places(self) -> NDArray[np.int64]:
         """Return the coordinates that share a dense block: all, or those which no chart moves, if they are few."""
         found: NDArray[np.int64] = np.arange(self.general.size)
         if found.size > self.most_dense:
@@ -268,6 +268,10 @@ class EmulatingAdapter(GraphChartAdapter):
     """Refits chart and map, then makes an emulator, and gives it up where it is no use."""
 
     schedule: RefitPolicy = EARLY_EMULATION
+
+    def _fitted_chart(self, draws: Array, scores: Array, own: Array, moments: Array) -> Array:
+        """Return constants without shapes: an emulator has marginals of its own, and shapes cost gradients."""
+        return self._without_shapes(GraphChartAdapter._fitted_chart(self, draws, scores, own, moments))
 
     def learn(self, tuned: ChartTuning, step_size: StepSize, outcome: Outcome, *, stood: bool) -> bool:
         """Judge the emulator, if there is one."""

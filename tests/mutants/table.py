@@ -1956,7 +1956,7 @@ GRAPH_CHART = [
     Mutant(
         "dense-block-of-what-the-chart-moves",
         "where values are many the map's dense block is of those that need none",
-        "GraphChartAdapter._dense",
+        "GraphChartAdapter.dense_places",
         "found = np.setdiff1d(found, self.general.places)",
         "found = np.intersect1d(found, self.general.places)",
         "unit/test_graph_chart.py::test_few_coordinates_share_a_dense_block[5-unmoved]",

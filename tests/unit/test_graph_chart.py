@@ -101,7 +101,7 @@ def test_the_map_is_fitted_in_the_chart_of_the_same_refit(charted):
 
 @pytest.mark.parametrize(("most", "expected"), [(50, "all"), (5, "unmoved"), (1, "none")])
 def test_few_coordinates_share_a_dense_block(charted, most, expected):
-    dense = set(adapter_of(charted, most)._dense())
+    dense = set(adapter_of(charted, most).dense_places())
     unmoved = set(range(charted.d)) - set(charted.general.places)
     assert dense == {"all": set(range(charted.d)), "unmoved": unmoved, "none": set()}[expected]
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from pymc_rmhmc.graph_chart.constants import FEWEST_SHAPED, RootChart
 from pymc_rmhmc.model.general.roots import MOST_SHAPED, N_SHAPE
-from pymc_rmhmc.tuning.graph_chart import GraphChartAdapter
+from pymc_rmhmc.tuning.graph_chart import EmulatingAdapter, GraphChartAdapter
 from tests.unit.test_general_chart import Charted, derivative, without_compiling  # noqa: F401
 
 NO_RATIOS = np.empty((0, 2), np.int64)
@@ -144,3 +144,15 @@ def test_shapes_that_would_bend_a_ridge_are_left(has_ridge):
     z = adapter.fit(tuned, draws)
     assert tuned.chart.any() != has_ridge
     np.testing.assert_allclose(model.density(z[7], tuned.chart)[1][4:8], draws[7], rtol=1e-9)
+
+
+def test_shapes_are_no_matter_where_there_is_an_emulator():
+    """It maps marginals itself, and whether shapes pay is known only after a dear gradient at each draw."""
+    model = OneScale(has_ridge=False)
+    adapter = EmulatingAdapter(model, (RootChart(np.arange(4), NO_RATIOS),), str, may_repeat=False, most_dense=50)
+    tuned, counted = adapter.initial(), []
+    of_the_model = model.density
+    model.density = lambda z, constants: counted.append(1) or of_the_model(z, constants)
+    adapter.fit(tuned, model.draws(300))
+    assert not tuned.chart.any()
+    assert len(counted) == 300
