@@ -87,12 +87,14 @@ def from_flat(flat: FlatMap, u: Array) -> Array:
 
 
 def to_flat(flat: FlatMap, z: Array) -> Array:
-    """Return u with ``z = c + S u``."""
-    w = (z - flat.centre) / flat.spread
+    """Return u (..., d) with ``z = c + S u``, of one or more points."""
+    apart = z - flat.centre
+    w = apart / flat.spread
     if flat.dense.size:
-        w[flat.dense] = linalg.solve_triangular(flat.factor, (z - flat.centre)[flat.dense], lower=True)
+        w[..., flat.dense] = linalg.solve_triangular(flat.factor, apart[..., flat.dense].T, lower=True).T
     shorter = 1.0 / (1.0 + flat.stretches) - 1.0
-    return w + flat.directions.T @ (shorter * (flat.directions @ w))
+    found: Array = w + ((w @ flat.directions.T) * shorter) @ flat.directions
+    return found
 
 
 def log_volume(flat: FlatMap) -> float:
@@ -110,7 +112,7 @@ def distance_from_normal(flat: FlatMap, positions: Array, slopes: Array) -> floa
     pulled = flat.spread * slopes
     pulled[:, flat.dense] = slopes[:, flat.dense] @ flat.factor
     pulled += ((pulled @ flat.directions.T) * flat.stretches) @ flat.directions
-    beyond = pulled + np.array([to_flat(flat, z) for z in positions])
+    beyond = pulled + to_flat(flat, positions)
     beyond[:, flat.free] = 0.0
     return float((beyond**2).sum(axis=1).mean())
 

@@ -130,9 +130,8 @@ class GraphChartAdapter(StepSizeAdapter[ChartTuning]):
         if not with_sites or len(draws) < 2:
             return Refit(found, changed=False)
         positions = self.fit(found, draws)
-        flat = FlatMap(*found.flat)
         found.path = tuned.path.next(
-            np.array([to_flat(flat, z) for z in positions]), GRAPH.free_steps(self.general.gradient_seconds),
+            to_flat(FlatMap(*found.flat), positions), GRAPH.free_steps(self.general.gradient_seconds),
             may_explore=self.may_lengthen, is_last=moment.is_last,
         )  # fmt: skip
         step_size.restart(min(1.0, step_size.maximum))

@@ -136,6 +136,8 @@ PRIOR_DRAWS = 5.0
 # they come one from another.
 PENALTY = 10.0
 BOUND = 1.0
+# A shape is as good as fitted where a step gains less than this part of the log likelihood.
+PRECISION = 1e-6
 # Fewer draws say little of a precision.
 FEWEST_DRAWS = 40
 # What a parameter that the data say nothing of has at least, on its unconstrained scale.
@@ -167,7 +169,8 @@ def fit_shapes(draws: Array) -> Shapes:
     scaled = (draws - middle) / width
     start = np.zeros(4 * middle.size)
     bounds = [(-BOUND, BOUND)] * start.size
-    fitted = optimize.minimize(_deviance, start, (scaled,), "L-BFGS-B", jac=True, bounds=bounds).x
+    options = {"ftol": PRECISION}
+    fitted = optimize.minimize(_deviance, start, (scaled,), "L-BFGS-B", jac=True, bounds=bounds, options=options).x
     location, log_spread, skewness, log_tail = fitted.reshape(4, -1)
     return Shapes(middle + width * location, width * np.exp(log_spread), skewness, np.exp(log_tail))
 
@@ -182,10 +185,12 @@ def _deviance(flat: Array, scaled: Array) -> tuple[float, Array]:
     spread, tail = np.exp(log_spread), np.exp(log_tail)
     x = (scaled - location) / spread
     angle, root = np.arcsinh(x), np.sqrt(1.0 + x * x)
-    w = tail * angle - skewness
-    y = np.sinh(w)
-    value = np.logaddexp(w, -w) + log_tail - log_spread - np.log(root) - 0.5 * y * y
-    by_w = np.tanh(w) - y * np.cosh(w)
+    # One exponential serves for sinh, cosh and tanh of w, which is too small to overflow.
+    up = np.exp(tail * angle - skewness)
+    down = 1.0 / up
+    y, cosh = 0.5 * (up - down), 0.5 * (up + down)
+    value = np.log(2.0 * cosh / root) + log_tail - log_spread - 0.5 * y * y
+    by_w = y / cosh - y * cosh
     by_x = by_w * tail / root - x / root**2
     gradient = np.stack([
         (-by_x / spread).sum(axis=0),
