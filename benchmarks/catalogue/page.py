@@ -22,13 +22,15 @@ def write_page(records: list[dict], path: Path) -> None:
 
 
 def _conditions(records: list[dict]) -> str:
-    newest = max(records, key=lambda record: record.get("finished", 0.0))
+    newest = max(records, key=lambda record: record["finished"])
     versions = ", ".join(f"{name} {newest['versions'][name]}" for name in ("pymc", "nutpie", "numba"))
-    date = datetime.fromtimestamp(newest["finished"], tz=UTC).date()
+    oldest = min(record["finished"] for record in records)
+    first, last = (datetime.fromtimestamp(at, tz=UTC).date() for at in (oldest, newest["finished"]))
+    dates = f"on {last}" if first == last else f"from {first} to {last}"
     n_seeds = 1 + max(record["seed"] for record in records)
     seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
     return (
-        f"Measured on {date}, commit `{newest['commit'].rstrip('+')}`, {newest['machine']}, {versions}, {seeds}. A run "
+        f"Measured {dates}, commit `{newest['commit'].rstrip('+')}`, {newest['machine']}, {versions}, {seeds}. A run "
         f"was stopped after {newest['limit']:.0f} seconds."
     )
 

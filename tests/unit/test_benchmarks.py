@@ -403,4 +403,7 @@ def test_the_documentations_table_has_seconds_and_what_is_only_a_bound(tmp_path)
     assert "| Gaussian process, 100 times yes or no | 10 | stuck, 250 | ≥ 25 |" in said
     assert "| Gaussian process, 100 values with outliers | 10 | at least 2000 | ≥ 200 |" in said
     assert "| eight schools | 10 | stuck, 3.3 |  |" in said
-    assert "commit `abc`" in said
+    assert "Measured on 1970-01-01, commit `abc`" in said
+    records[0]["finished"] = 86400.0
+    write_page(records, tmp_path / "page.md")
+    assert "Measured from 1970-01-01 to 1970-01-02," in (tmp_path / "page.md").read_text()
