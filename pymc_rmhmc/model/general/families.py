@@ -77,7 +77,7 @@ def register_family(name: str, moments: LocationScale, *, transform: str = "") -
 
     RMHMC moves a variable relative to the location and the scale that other variables give it, as if the model had been
     written in its non-centred form. What is registered changes the speed only: the draws are exact with any location
-    and scale.
+    and scale. It replaces what was known of that class and transform before, RMHMC's own knowledge too.
 
     Parameters
     ----------
