@@ -256,7 +256,8 @@ def summarize_failures(idata: xr.DataTree) -> FailureSummary:
     if codes is None:
         raise DataError(
             "The result has no `failure` statistic: only runs with an RMHMC step have one. For NUTS look at "
-            f"idata.sample_stats.diverging. {_groups(idata)}"
+            "idata.sample_stats.diverging, for parallel_tempering at idata.sample_stats.acceptance: its failures "
+            f"count as rejections. {_groups(idata)}"
         )
     tuning = _statistic(idata, "warmup_sample_stats", "failure", np.nanmax)
     divergences = _statistic(idata, "sample_stats", "n_emulator_divergences", np.nansum)
