@@ -28,8 +28,8 @@ FEWEST_DRAWS = 30
 # least.
 FAR_OUT, LEAST_PULL = 2.0, 1e-8
 # Draws that a root's shape is fitted to, and by how much likelier these must be in it, in log density, than if they
-# were normal: a shape that is none makes steps less exact.
-FEWEST_SHAPED, LEAST_GAIN = 40, 4.0
+# were normal, all together and each: a shape that is none makes steps less exact, and a slight one is not worth a map.
+FEWEST_SHAPED, LEAST_GAIN, LEAST_GAIN_EACH = 40, 4.0, 0.05
 
 
 class VariableChart(Protocol):
@@ -137,7 +137,8 @@ class RootChart:
         if len(values) >= FEWEST_SHAPED and moved.any():
             shapes = fit_shapes(relative[:, moved])
             constants = np.stack([shapes.location, np.log(shapes.spread), shapes.skewness, np.log(shapes.tail)])
-            found[:, moved] = np.where(shapes.gain(relative[:, moved]) > LEAST_GAIN, constants, 0.0)
+            least = max(LEAST_GAIN, LEAST_GAIN_EACH * len(values))
+            found[:, moved] = np.where(shapes.gain(relative[:, moved]) > least, constants, 0.0)
         return found.ravel()
 
     def standardised(self, values: Array, moments: Array, constants: Array) -> Array:

@@ -1908,9 +1908,17 @@ GRAPH_CHART = [
         "shapes-learnt-of-noise",
         "normal hyperparameters get shapes that chance drew, and steps are less exact",
         "RootChart.fit",
-        "shapes.gain(relative[:, moved]) > LEAST_GAIN",
+        "shapes.gain(relative[:, moved]) > least",
         "shapes.gain(relative[:, moved]) > -np.inf",
         "unit/test_roots.py::test_draws_of_a_slope_become_normal_and_others_stay_as_they_are",
+    ),
+    Mutant(
+        "slight-shapes-of-many-draws",
+        "every refit costs a second gradient at each draw, for shapes that make no step longer",
+        "RootChart.fit",
+        "max(LEAST_GAIN, LEAST_GAIN_EACH * len(values))",
+        "LEAST_GAIN",
+        "unit/test_roots.py::test_many_draws_do_not_make_a_slight_shape_worth_a_map",
     ),
     Mutant(
         "lines-that-pull-the-other-way",

@@ -7,7 +7,8 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-from pymc_rmhmc.graph_chart.constants import FEWEST_SHAPED, RootChart
+from pymc_rmhmc.graph_chart.constants import FEWEST_SHAPED, LEAST_GAIN, RootChart
+from pymc_rmhmc.latent.charts.marginal import fit_shapes
 from pymc_rmhmc.model.general.roots import MOST_SHAPED, N_SHAPE
 from pymc_rmhmc.tuning.graph_chart import EmulatingAdapter, GraphChartAdapter
 from tests.unit.test_general_chart import Charted, derivative, without_compiling  # noqa: F401
@@ -82,6 +83,13 @@ def test_draws_of_a_slope_become_normal_and_others_stay_as_they_are():
 
 def test_few_draws_tell_no_shape():
     draws = np.log(np.random.default_rng(1).exponential(1.0, (FEWEST_SHAPED - 1, 1)))
+    nothing = np.empty((len(draws), 0))
+    assert not RootChart(np.arange(1), NO_RATIOS).fit(draws, nothing, nothing, nothing).any()
+
+
+def test_many_draws_do_not_make_a_slight_shape_worth_a_map():
+    draws = np.random.default_rng(3).standard_t(12.0, (4000, 1))
+    assert fit_shapes(draws).gain(draws)[0] > 3.0 * LEAST_GAIN
     nothing = np.empty((len(draws), 0))
     assert not RootChart(np.arange(1), NO_RATIOS).fit(draws, nothing, nothing, nothing).any()
 

@@ -28,7 +28,7 @@ __all__ = ["MOST_SHAPED", "N_SHAPE", "place_roots", "root_places"]
 type Symbol = TensorVariable
 
 # Values of one variable beyond which they are effects rather than what moves others; and the constants of each value.
-MOST_SHAPED, N_SHAPE = 100, 4
+MOST_SHAPED, N_SHAPE = 20, 4
 
 
 def root_places(
