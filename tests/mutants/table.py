@@ -1921,6 +1921,14 @@ GRAPH_CHART = [
         "unit/test_roots.py::test_many_draws_do_not_make_a_slight_shape_worth_a_map",
     ),
     Mutant(
+        "shapes-beside-an-emulator",
+        "a model whose density takes seconds pays for it twice at each draw, in every refit",
+        "EmulatingAdapter._fitted_chart",
+        "return self._without_shapes(GraphChartAdapter._fitted_chart(self, draws, scores, own, moments))",
+        "return GraphChartAdapter._fitted_chart(self, draws, scores, own, moments)",
+        "unit/test_roots.py::test_shapes_are_no_matter_where_there_is_an_emulator",
+    ),
+    Mutant(
         "lines-that-pull-the-other-way",
         "the chart of a hierarchy lies about another place than its scores say: short steps, and nothing says why",
         "ElementwiseChart.fit",
