@@ -27,8 +27,11 @@ __all__ = ["MOST_SHAPED", "N_SHAPE", "place_roots", "root_places"]
 
 type Symbol = TensorVariable
 
-# Values of one variable beyond which they are effects rather than what moves others; and the constants of each value.
-MOST_SHAPED, N_SHAPE = 20, 4
+# Values of one variable beyond which the fit of their shapes takes longer than steps gain by it: the 50 local scales of
+# a horseshoe gained nothing. A covariance's factor has 15 at most, since charted rows have five columns at most.
+MOST_SHAPED = 20
+# The constants of each value.
+N_SHAPE = 4
 
 
 def root_places(
